@@ -1,0 +1,81 @@
+"""Teaches ``dspy.GEPA`` its keyword ``executor=``; everything else of the class stays as it is."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._activation import NOT_GIVEN, resolve, using
+from flashevolve_plugins._errors import HostError
+from flashevolve_plugins.adapters.gepa.evaluation import declare
+from flashevolve_plugins.adapters.gepa.install import MARK, signature_with_executor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ATTRIBUTE = "executor"
+
+
+def install() -> None:
+    """Wrap the constructor and ``compile`` of ``dspy.GEPA``. Calling it again changes nothing."""
+    import dspy.teleprompt.gepa.gepa as module  # noqa: PLC0415
+
+    optimizer = module.GEPA
+    if hasattr(optimizer.__init__, MARK):
+        return
+    optimizer.__init__ = _with_executor(optimizer.__init__)
+    optimizer.compile = _under_executor(optimizer.compile)
+    declare(_is_dspy_adapter, _make_evaluator)
+
+
+def _with_executor(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def wrapper(self: Any, *args: Any, executor: Any = NOT_GIVEN, **kwargs: Any) -> None:
+        flash = executor if executor is NOT_GIVEN else resolve(executor)
+        if flash is not NOT_GIVEN and flash is not None:
+            _require_supported()
+        init(self, *args, **kwargs)
+        setattr(self, ATTRIBUTE, flash)
+
+    setattr(wrapper, MARK, True)
+    wrapper.__signature__ = signature_with_executor(init)  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _under_executor(compile_: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(compile_)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        flash = getattr(self, ATTRIBUTE, NOT_GIVEN)
+        if flash is NOT_GIVEN:
+            return compile_(self, *args, **kwargs)
+        with using(flash):
+            return compile_(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _require_supported() -> None:
+    """Raise unless this dspy runs on a gepa that flash knows.
+
+    Raises:
+        HostError: names what is installed and what is supported.
+    """
+    adapter = sys.modules["dspy.teleprompt.gepa.gepa_utils"].DspyAdapter
+    if not hasattr(adapter, "batch_evaluate"):
+        raise HostError(
+            f"dspy {version('dspy')} is not supported: flash runs with dspy 3.3.1 to 3.4: "
+            "pip install 'flashevolve-plugins[dspy]'."
+        )
+
+
+def _is_dspy_adapter(adapter: Any) -> bool:
+    module = sys.modules.get("dspy.teleprompt.gepa.gepa_utils")
+    return module is not None and isinstance(adapter, module.DspyAdapter)
+
+
+def _make_evaluator(adapter: Any) -> Any:
+    from flashevolve_plugins.adapters.dspy.evaluator import DspyEvaluator  # noqa: PLC0415 - only when a run needs it
+
+    return DspyEvaluator(adapter)

@@ -1,0 +1,60 @@
+"""The host's budget: what it is, and whether it can pay for anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flashevolve_plugins._errors import UsageError
+
+
+def max_metric_calls(engine: Any) -> int | None:
+    """The most metric calls that the host's stoppers allow, or ``None`` if none of them counts calls."""
+    stopper = engine.stop_callback
+    found = [stopper] if getattr(stopper, "mode", "any") == "any" else []
+    limits = []
+    while found:
+        each = found.pop()
+        limit = getattr(each, "max_metric_calls", None)
+        if isinstance(limit, int):
+            limits.append(limit)
+        if getattr(each, "mode", "any") == "any":
+            found.extend(getattr(each, "stoppers", None) or ())
+    return min(limits, default=None)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Metric calls of the pieces of a run.
+
+    Args:
+        validation: one full evaluation.
+        proposal: one sampling call's rollouts and gates, as far as the batch sampler tells its size.
+    """
+
+    validation: int
+    proposal: int
+
+
+def require_budget(engine: Any) -> Costs:
+    """What the run's pieces cost.
+
+    Raises:
+        UsageError: the budget cannot pay for the seed's validation, one proposal and its validation.
+    """
+    proposer, valset = engine.reflective_proposer, engine.valset
+    seed_ids = getattr(engine.val_evaluation_policy, "get_seed_eval_batch", None)
+    validation = len(valset.all_ids()) if seed_ids is None else len(seed_ids(valset))
+    strategy = proposer.sampling_strategy
+    tasks = getattr(strategy, "n", 1) * getattr(strategy, "p", 1)
+    minibatch = min(getattr(proposer.batch_sampler, "minibatch_size", 1), max(len(proposer.trainset), 1))
+    costs = Costs(validation, 2 * tasks * minibatch)
+    limit = max_metric_calls(engine)
+    needed = validation + costs.proposal + validation
+    if limit is not None and limit < needed:
+        raise UsageError(
+            f"max_metric_calls={limit} cannot pay for the seed's validation ({validation}), one proposal "
+            f"({costs.proposal}) and its validation ({validation}): raise it to at least {needed}, or use a smaller "
+            "valset."
+        )
+    return costs

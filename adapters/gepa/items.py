@@ -1,0 +1,259 @@
+"""One item of GEPA: rollout, reflective dataset, propose, gate, validate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._model import Discarded, Outcome, Sample, Stage, Terminal
+from flashevolve_plugins.adapters.gepa.recording import Recording
+from flashevolve_plugins.adapters.gepa.validation import validation_stage
+from gepa.core.state import _candidate_hash
+from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins.adapters.gepa.session import Session
+
+STAGES = ("rollout", "dataset", "propose", "gate", "validate")
+TASK, REFLECTION, LOCAL = "task", "reflection", "local"
+
+
+def mutation(session: Session, tasks: list[Any], scope: Callable[[], Any]) -> Body:
+    """The body of an item that mutates one or more parents, as one call of the sampling strategy asks for.
+
+    Args:
+        session: the run.
+        tasks: the host's ``ProposalTask`` objects.
+        scope: enters the scoped view of this item's iteration.
+    """
+    recording = Recording()
+    recording.tasks = tasks
+    recording.put("tasks", tasks)
+    try:
+        outcome = yield from _Mutation(session, tasks, recording, scope).body()
+    except Discarded as why:
+        recording.end = why
+        outcome = Outcome(why.terminal, why.reason)
+    except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
+        recording.end = error
+        outcome = Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}")
+    return Outcome(outcome.terminal, outcome.reason, recording)
+
+
+class _Mutation:
+    def __init__(self, session: Session, tasks: list[Any], recording: Recording, scope: Callable[[], Any]) -> None:
+        self._session = session
+        self._proposer = session.proposer
+        self._tasks = tasks
+        self._recording = recording
+        self._scope = scope
+        self._chosen: list[CandidateProposal] = []
+        self._gate_cost = sum(len(task.minibatch) for task in tasks)
+
+    def body(self) -> Body:
+        evaluations = yield from self._rollout()
+        jobs = self._select_components(evaluations)
+        if not jobs:
+            return Outcome(Terminal.SKIPPED, "perfect scores or no traces on its minibatch")
+        datasets = yield from self._datasets(jobs)
+        texts = yield from self._propose(datasets)
+        children = self._children(texts)
+        if not children:
+            return Outcome(Terminal.SKIPPED, "the reflection proposed nothing")
+        proposals = yield from self._gate(children)
+        selected = self._select(proposals)
+        if not selected:
+            before, after = (sum(scores or []) for scores in _scores(proposals))
+            return Outcome(Terminal.REJECTED, f"subsample score {after} not better than {before}")
+        stage, finish, kept = validation_stage(self._session, [proposal.candidate for proposal in selected])
+        self._record_selection(proposals, selected[:kept])
+        for evaluation in finish((yield stage)):
+            self._recording.put("validated", evaluation)
+        return Outcome(Terminal.COMMITTED)
+
+    def _rollout(self) -> Any:
+        unique: dict[Any, tuple[dict[str, str], list[Any]]] = {}
+        keys = []
+        for task in self._tasks:
+            key = (_candidate_hash(task.parent_candidate), tuple(task.minibatch_ids))
+            unique.setdefault(key, (task.parent_candidate, task.minibatch))
+            keys.append(key)
+        stage, finish = self._session.evaluation_stage(
+            "rollout", list(unique.values()), then=self._gate_cost + self._session.validation_cost
+        )
+        results = finish((yield stage))
+        self._recording.put("evaluated", results)
+        by_key = dict(zip(unique, results, strict=True))
+        return [by_key[key] for key in keys]
+
+    def _select_components(self, evaluations: list[Any]) -> list[tuple[Any, Any, list[str]]]:
+        """(task, its parent's evaluation, components to update) of every task that goes on to reflection."""
+        proposer, jobs = self._proposer, []
+        for task, evaluation in zip(self._tasks, evaluations, strict=True):
+            if not evaluation.trajectories or self._is_perfect(evaluation):
+                continue
+            with self._scope():
+                components = proposer.module_selector(
+                    self._session.state,
+                    evaluation.trajectories,
+                    evaluation.scores,
+                    task.parent_idx,
+                    task.parent_candidate,
+                )
+            self._recording.put("components", components)
+            jobs.append((task, evaluation, components))
+        return jobs
+
+    def _is_perfect(self, evaluation: Any) -> bool:
+        perfect = self._proposer.perfect_score
+        return (
+            self._proposer.skip_perfect_score
+            and perfect is not None
+            and all(score is not None and score >= perfect for score in evaluation.scores)
+        )
+
+    def _datasets(self, jobs: list[tuple[Any, Any, list[str]]]) -> Any:
+        adapter = self._session.engine.adapter
+        results = yield Stage(
+            "dataset",
+            tuple(
+                Sample(
+                    _caught(adapter.make_reflective_dataset, task.parent_candidate, evaluation, components),
+                    LOCAL,
+                    seconds=self._session.seconds("dataset"),
+                )
+                for task, evaluation, components in jobs
+            ),
+            then=self._gate_cost + self._session.validation_cost,
+        )
+        built = []
+        for (task, evaluation, components), dataset in zip(jobs, results, strict=True):
+            self._recording.put("dataset", dataset)
+            if not isinstance(dataset, Exception):
+                built.append((task, evaluation, components, dataset))
+        return built
+
+    def _propose(self, datasets: list[tuple[Any, Any, list[str], Any]]) -> Any:
+        session = self._session
+        results = yield Stage(
+            "propose",
+            tuple(
+                Sample(
+                    _tried_twice(self._proposer.propose_new_texts, task.parent_candidate, dataset, components),
+                    REFLECTION,
+                    seconds=session.seconds("propose"),
+                )
+                for task, _, components, dataset in datasets
+            ),
+            then=self._gate_cost + session.validation_cost,
+        )
+        self._recording.put("texts", results)
+        return [
+            (task, evaluation, texts) for (task, evaluation, _, _), texts in zip(datasets, results, strict=True)
+        ]
+
+    def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str]]]:
+        children = []
+        for task, evaluation, texts in proposed:
+            if isinstance(texts, Exception) or not texts[0]:
+                continue
+            unknown = set(texts[0]) - set(task.parent_candidate)
+            if unknown:
+                raise AssertionError(f"{sorted(unknown)[0]} missing in candidate")  # as the host says it
+            children.append((task, evaluation, {**task.parent_candidate, **texts[0]}))
+        return children
+
+    def _gate(self, children: list[tuple[Any, Any, dict[str, str]]]) -> Any:
+        stage, finish = self._session.evaluation_stage(
+            "gate", [(child, task.minibatch) for task, _, child in children], then=self._session.validation_cost
+        )
+        results = finish((yield stage))
+        self._recording.put("evaluated", results)
+        return [
+            CandidateProposal(
+                candidate=child,
+                parent_program_ids=[task.parent_idx],
+                subsample_indices=task.minibatch_ids,
+                subsample_scores_before=before.scores,
+                subsample_scores_after=after.scores,
+                eval_before=_subsample(before),
+                eval_after=_subsample(after),
+                tag="reflective_mutation",
+            )
+            for (task, before, child), after in zip(children, results, strict=True)
+        ]
+
+    def _select(self, proposals: list[CandidateProposal]) -> list[CandidateProposal]:
+        """What the host's selection strategy takes, without repetitions, in its order."""
+        engine, state = self._session.engine, self._session.state
+        verdicts: dict[int, bool] = {}
+
+        class Once:
+            """Each proposal is judged once, however often the strategy asks."""
+
+            @staticmethod
+            def should_accept(proposal: Any, state: Any) -> bool:
+                if id(proposal) not in verdicts:
+                    verdicts[id(proposal)] = engine.acceptance_criterion.should_accept(proposal, state)
+                return verdicts[id(proposal)]
+
+        with self._scope():
+            chosen = engine.selection_strategy.select(list(proposals), state, Once())
+            self._chosen = [each for each in chosen if any(each is proposal for proposal in proposals)]
+            self._recording.put("verdicts", [Once.should_accept(proposal, state) for proposal in proposals])
+        unique: dict[Any, CandidateProposal] = {}
+        for proposal in self._chosen:
+            unique.setdefault(_content(proposal), proposal)
+        if not unique:
+            self._record_selection(proposals, [])
+        return list(unique.values())
+
+    def _record_selection(self, proposals: list[CandidateProposal], taken: list[CandidateProposal]) -> None:
+        """Positions of what the strategy chose, repetitions included, as far as it is validated."""
+        contents = {_content(proposal) for proposal in taken}
+        positions = {id(proposal): position for position, proposal in enumerate(proposals)}
+        chosen = [positions[id(each)] for each in self._chosen if _content(each) in contents]
+        self._recording.put("selected", chosen)
+
+
+def _content(proposal: CandidateProposal) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(proposal.candidate.items()))
+
+
+def _subsample(evaluation: Any) -> SubsampleEvaluation:
+    objectives = evaluation.objective_scores
+    return SubsampleEvaluation(
+        scores=evaluation.scores,
+        outputs=evaluation.outputs,
+        objective_scores=list(objectives) if objectives else None,
+        trajectories=evaluation.trajectories,
+    )
+
+
+def _scores(proposals: list[CandidateProposal]) -> tuple[list[float] | None, list[float] | None]:
+    return proposals[0].subsample_scores_before, proposals[0].subsample_scores_after
+
+
+def _caught(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """A call that returns what it raises: the host goes on without that task."""
+
+    def call() -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001 - recorded; the host's loop logs it
+            return error
+
+    return call
+
+
+def _tried_twice(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """As the host does: a reflection that fails is tried once more, then given up."""
+    once = _caught(function, *arguments)
+
+    def call() -> Any:
+        result = once()
+        return once() if isinstance(result, Exception) else result
+
+    return call

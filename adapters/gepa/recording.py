@@ -1,0 +1,54 @@
+"""What an item did, step by step, so that the host's own code can be run over it once the item has ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any
+
+
+class EndOfRecording(BaseException):
+    """Raised where the host's code asks for a step that never happened. Passes the host's ``except Exception``.
+
+    Args:
+        cause: why the item got no further.
+    """
+
+    def __init__(self, cause: BaseException | None) -> None:
+        self.cause = cause
+        super().__init__(cause)
+
+
+class Recording:
+    """The steps of one item, each a queue under the name of what the host calls.
+
+    Args:
+        merge: whether the item is one of the host's merges.
+    """
+
+    def __init__(self, *, merge: bool = False) -> None:
+        self.merge = merge
+        self.tasks: list[Any] = []
+        self.end: BaseException | None = None
+        self._steps: defaultdict[str, deque[Any]] = defaultdict(deque)
+
+    def put(self, step: str, value: Any) -> None:
+        """Record a step's value; an exception is raised when it is taken."""
+        self._steps[step].append(value)
+
+    def has(self, step: str) -> bool:
+        """Whether a value of that step waits."""
+        return bool(self._steps[step])
+
+    def take(self, step: str) -> Any:
+        """The step's next value.
+
+        Raises:
+            EndOfRecording: the item ended before that step.
+            Exception: what was recorded, if it was one.
+        """
+        if not self._steps[step]:
+            raise EndOfRecording(self.end)
+        value = self._steps[step].popleft()
+        if isinstance(value, Exception):
+            raise value
+        return value

@@ -1,0 +1,131 @@
+"""Stand-ins that let the host's own loop run over an item that has ended.
+
+The host then does its callbacks, trackers, logs, trace entries and state updates itself, one item after the other,
+each with its own iteration number: the serial history of the design.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._model import Discarded
+from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
+from gepa.core.callbacks import EvaluationSkippedEvent, notify_callbacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins.adapters.gepa.recording import Recording
+    from flashevolve_plugins.adapters.gepa.session import Session
+
+
+def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any:
+    """The host's reflective proposer with every call that costs answered from the recording.
+
+    Args:
+        session: the run.
+        current: the recording of the item that the loop has come to.
+    """
+    host = session.proposer
+
+    def propose(state: Any) -> list[Any]:
+        recording = current()
+        if recording.merge:
+            return []
+        try:
+            return type(host).propose(stand_in, state)
+        except EndOfRecording as end:
+            if isinstance(end.cause, Discarded):
+                _tell_discarded(host, recording, state, end.cause)
+                return []
+            raise (end.cause or end) from None
+
+    def texts(jobs: list[Any]) -> list[Any]:
+        recording = current()
+        if not jobs:
+            return []
+        results = recording.take("texts")
+        if not recording.has("evaluated") and any(not isinstance(each, Exception) and each[0] for each in results):
+            raise EndOfRecording(recording.end)
+        for error in results:
+            if isinstance(error, Exception):
+                host.logger.log(f"Per-task reflection failed: {error}")
+        return [None if isinstance(each, Exception) else each for each in results]
+
+    stand_in = overlay(
+        host,
+        {
+            "propose": propose,
+            "sampling_strategy": _Steps(sample_tasks=lambda *_: current().take("tasks")),
+            "module_selector": lambda *_: current().take("components"),
+            "adapter": _Steps(make_reflective_dataset=lambda *_: current().take("dataset")),
+            "_batch_evaluate": lambda _items: current().take("evaluated"),
+            "_propose_texts_batch_safe": texts,
+        },
+    )
+    return stand_in
+
+
+class _Steps:
+    """An object with the given methods."""
+
+    def __init__(self, **methods: Any) -> None:
+        self.__dict__.update(methods)
+
+
+def _tell_discarded(host: Any, recording: Recording, state: Any, why: Discarded) -> None:
+    """The item ended before its proposals were evaluated: the host's word for that is a skipped evaluation."""
+    iteration = state.i + 1
+    host.logger.log(f"Iteration {iteration}: Discarded before {why.stage}: {why.reason}")
+    for task in recording.tasks:
+        notify_callbacks(
+            host.callbacks,
+            "on_evaluation_skipped",
+            EvaluationSkippedEvent(
+                iteration=iteration,
+                candidate_idx=task.parent_idx,
+                reason=f"discarded: {why.reason}",
+                scores=None,
+                is_seed_candidate=task.parent_idx == 0,
+            ),
+        )
+
+
+class SelectionStandIn:
+    """The host's acceptance and selection, as they were decided when the item passed its gate.
+
+    Args:
+        engine: the host's engine.
+        current: the recording of the item that the loop has come to.
+    """
+
+    def __init__(self, engine: Any, current: Callable[[], Recording]) -> None:
+        self._current = current
+        self._verdicts: dict[int, bool] = {}
+        self._discarded: set[int] = set()
+        self.selection = overlay(engine.selection_strategy, {"select": self._select})
+        self.acceptance = overlay(engine.acceptance_criterion, {"should_accept": self._should_accept})
+        self._report = engine._report_rejected_proposal
+
+    def _select(self, proposals: list[Any], *_: Any) -> list[Any]:
+        recording = self._current()
+        verdicts = recording.take("verdicts")
+        self._verdicts = {id(proposal): verdict for proposal, verdict in zip(proposals, verdicts, strict=True)}
+        selected = [proposals[position] for position in recording.take("selected")]
+        self._discarded = set()
+        if selected and not recording.has("validated"):
+            if not isinstance(recording.end, Discarded):
+                raise recording.end or EndOfRecording(None)
+            self._discarded = {id(proposal) for proposal in selected}
+            return []
+        return selected
+
+    def _should_accept(self, proposal: Any, *_: Any) -> bool:
+        return self._verdicts[id(proposal)]
+
+    def report_rejected(self, proposal: Any, iteration: int, state: Any, **words: Any) -> None:
+        """Report with the reason of the discard where there was one."""
+        if id(proposal) in self._discarded:
+            words["reason_override"] = f"Discarded: {self._current().end}"
+        self._report(proposal, iteration, state, **words)

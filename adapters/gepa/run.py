@@ -1,0 +1,169 @@
+"""Runs a host's engine under flash: in lockstep, or with full slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._connection import require_connections
+from flashevolve_plugins._model import Limits, Terminal
+from flashevolve_plugins._pool import Pool
+from flashevolve_plugins.adapters.gepa.budget import max_metric_calls, require_budget
+from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
+from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, TASK
+from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
+from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
+from flashevolve_plugins.adapters.gepa.session import Session
+from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins._driver import Ended
+    from flashevolve_plugins._flash import Flash
+    from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
+    from flashevolve_plugins.adapters.gepa.recording import Recording
+
+
+def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
+    """Run a ``GEPAEngine``.
+
+    Args:
+        engine: the host's engine, ready to run.
+        host_run: the host's own ``GEPAEngine.run``.
+        flash: the settings.
+
+    Returns:
+        The host's final ``GEPAState``.
+
+    Raises:
+        UsageError: a budget that cannot pay for the seed and one proposal.
+        BackendError: a server that is not there.
+    """
+    evaluator = evaluator_for(engine.adapter, flash.evaluate)
+    if flash.check_connection:
+        require_connections(evaluator.urls)
+    if flash.lockstep:
+        return run_in_lockstep(engine, host_run, flash, evaluator)
+    budget = require_budget(engine)
+    evaluator.expect(budget.validation)
+    slots = flash.max_concurrency or evaluator.slots
+    limits = Limits(
+        slots={
+            TASK: 1 if evaluator.granularity == "serial" else slots,
+            REFLECTION: _reflection_slots(engine, flash, evaluator, slots),
+            LOCAL: 1,
+        },
+        stages=STAGES,
+        entry=TASK,
+        budget=max_metric_calls(engine),
+        offer_cost=budget.proposal + budget.validation,
+        max_items=flash.max_items,
+    )
+    driver = flash.open_driver(limits, pool=Pool())
+    try:
+        return _Run(Session(engine, evaluator, driver, budget.validation), host_run).run()
+    finally:
+        driver.close()
+        flash.last_run = driver.snapshot()
+
+
+def _reflection_slots(engine: Any, flash: Flash, evaluator: Evaluator, slots: int) -> int:
+    """Reflection calls at once: what the user says, else many only where the host's reflection is known to allow it."""
+    if flash.reflection_concurrency is not None:
+        return flash.reflection_concurrency
+    proposer = engine.reflective_proposer
+    if proposer.adapter.propose_new_texts is not None:
+        return slots if evaluator.concurrent_proposals else 1
+    stateless = type(proposer._reflection_lm) is StatelessReflectionLM
+    return slots if stateless and proposer.custom_candidate_proposer is None else 1
+
+
+class _Run:
+    """The host's loop, fed with ended items.
+
+    Args:
+        session: the run.
+        host_run: the host's own ``GEPAEngine.run``.
+    """
+
+    def __init__(self, session: Session, host_run: Callable[[Any], Any]) -> None:
+        self._session = session
+        self._host_run = host_run
+        self._ended: Ended | None = None
+        self._spent_before = 0
+        engine = session.engine
+        selection = SelectionStandIn(engine, self._current)
+        self._engine = overlay(
+            engine,
+            {
+                "reflective_proposer": proposer_stand_in(session, self._current),
+                "merge_proposer": session.merges.stand_in(self._current),
+                "selection_strategy": selection.selection,
+                "acceptance_criterion": selection.acceptance,
+                "evaluator": self._evaluate_seed,
+                "display_progress_bar": False,
+                "_initial_evaluation_cache": None,
+                "_should_stop": self._should_stop,
+                "_evaluate_programs_on_valset": self._validated,
+                "_report_rejected_proposal": selection.report_rejected,
+            },
+        )
+
+    def run(self) -> Any:
+        """Run to the end and return the host's state."""
+        try:
+            state = self._host_run(self._engine)
+        except BaseException as error:
+            if self._ended is not None:
+                self._record(failed=error)
+            raise
+        self._session.driver.finish()
+        return state
+
+    def _current(self) -> Recording:
+        assert self._ended is not None  # noqa: S101 - the host's loop only runs over ended items
+        return self._ended.outcome.payload  # type: ignore[no-any-return]
+
+    def _evaluate_seed(self, batch: list[Any], candidate: dict[str, str]) -> Any:
+        """Validate the seed, its examples in as many slots as there are."""
+        stage, finish = self._session.evaluation_stage(
+            "validate", [(candidate, batch)], commits=True, capture_traces=False
+        )
+        item = self._session.driver.host_item()
+        try:
+            evaluation = finish(item.run(stage))[0]
+        except BaseException as error:
+            item.end(Terminal.FAILED, f"{type(error).__name__}: {error}")
+            raise
+        self._seed_item = item
+        return evaluation.outputs, evaluation.scores, evaluation.objective_scores
+
+    def _should_stop(self, state: Any) -> bool:
+        """Between two iterations of the host's loop: record the item it ran over, and wait for the next to end."""
+        session = self._session
+        if session.state is None:
+            session.state = state
+            self._seed_item.end(Terminal.COMMITTED, entries=session.pool_entries(None), counted=False)
+            session.begin(state)
+        if self._ended is not None:
+            self._record()
+        if self._session.engine._stop_requested:
+            session.driver.stop("the host was asked to stop")
+        self._ended = session.driver.next_ended()
+        self._spent_before = state.total_num_evals
+        return self._ended is None
+
+    def _record(self, failed: BaseException | None = None) -> None:
+        ended, self._ended = self._ended, None
+        assert ended is not None  # noqa: S101 - asked by the callers
+        state = self._session.state
+        if failed is None:
+            told = state.total_num_evals - self._spent_before
+            if ended.record.spent > told:  # of stages that did not finish
+                state.increment_evals(ended.record.spent - told)
+        self._session.driver.recorded(ended, self._session.pool_entries(ended.number), failed)
+
+    def _validated(self, programs: list[dict[str, str]], state: Any) -> list[Any]:
+        del state
+        return [self._current().take("validated") for _ in programs]

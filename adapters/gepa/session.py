@@ -1,0 +1,156 @@
+"""One run under flash: what the item bodies and the host's loop share."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins import _events as ev
+from flashevolve_plugins._model import PoolEntry, Sample, Stage
+from flashevolve_plugins.adapters.gepa.items import TASK, mutation
+from flashevolve_plugins.adapters.gepa.merging import Merges
+from flashevolve_plugins.adapters.gepa.scope import at_iteration
+from flashevolve_plugins.adapters.gepa.validation import ValidationCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
+
+
+class Session:
+    """What one run knows.
+
+    Args:
+        engine: the host's ``GEPAEngine``.
+        evaluator: how its adapter evaluates.
+        driver: who runs the samples.
+        validation_cost: metric calls of one validation, as expected.
+    """
+
+    def __init__(self, engine: Any, evaluator: Evaluator, driver: Driver, validation_cost: int) -> None:
+        self.engine = engine
+        self.proposer = engine.reflective_proposer
+        self.evaluator = evaluator
+        self.driver = driver
+        self.validation_cost = validation_cost
+        self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
+        self.merges = Merges(self)
+        self.state: Any = None
+        self._offered = 0
+        self._first_iteration = 0
+
+    # -- while the host's loop runs ---------------------------------------------------------------------------------
+
+    def begin(self, state: Any) -> None:
+        """The seed is validated and the host's state exists: offer items from now on."""
+        self.state = state
+        self._first_iteration = state.i + 1
+        self.driver.scheduler.ledger.spent = state.total_num_evals
+        self.driver.offer_from(self.source)
+
+    def source(self, number: int) -> Body | None:
+        """The next item's body, or ``None`` when a stopper says so. Asks the stoppers once."""
+        del number
+        iteration = self._first_iteration + self._offered
+        with self.scope(iteration - 1):
+            if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
+                return None
+        self._offered += 1
+        merge = self.merges.offer(iteration)
+        if merge is not None:
+            return merge
+        with self.scope(iteration):
+            tasks = self.proposer.sampling_strategy.sample_tasks(
+                self.state, self.proposer.candidate_selector, self.proposer.batch_sampler, self.proposer.trainset
+            )
+        return mutation(self, tasks, partial(self.scope, iteration))
+
+    def scope(self, iteration: int) -> AbstractContextManager[None]:
+        """The scoped view of an iteration, with the metric calls spent or promised so far."""
+        ledger = self.driver.scheduler.ledger
+        return at_iteration(self.state, iteration, ledger.spent + ledger.reserved)
+
+    def pool_entries(self, item: int | None) -> list[PoolEntry]:
+        """What the host's pool holds and ours does not yet."""
+        state, known = self.state, self.driver.pool.version
+        return [
+            PoolEntry(
+                version=index + 1,
+                artifact=dict(state.program_candidates[index]),
+                score=self.engine.val_evaluation_policy.get_valset_score(index, state),
+                parents=tuple(each + 1 for each in state.parent_program_for_candidate[index] if each is not None),
+                item=item,
+            )
+            for index in range(known, len(state.program_candidates))
+        ]
+
+    # -- for item bodies --------------------------------------------------------------------------------------------
+
+    def evaluation_sample(
+        self, stage: str, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool
+    ) -> Sample:
+        """One piece of an evaluation, as a sample."""
+        return Sample(
+            partial(self.evaluator.evaluate, candidate, batch, capture_traces=capture_traces),
+            TASK,
+            cost=len(batch),
+            spent=_calls,
+            seconds=self.seconds(stage, candidate, batch),
+        )
+
+    def evaluation_stage(
+        self,
+        name: str,
+        items: list[tuple[dict[str, str], list[Any]]],
+        *,
+        then: int = 0,
+        commits: bool = False,
+        capture_traces: bool = True,
+    ) -> tuple[Stage, Callable[[list[Any]], list[Any]]]:
+        """A stage that evaluates.
+
+        Args:
+            name: the stage's name.
+            items: (candidate, examples) pairs.
+            then: metric calls needed after it.
+            commits: whether it is a validation.
+            capture_traces: whether the adapter must capture traces.
+
+        Returns:
+            The stage, and a function from its results to one ``EvaluationBatch`` per item.
+        """
+        samples: list[Sample] = []
+        counts: list[int] = []
+        for candidate, batch in items:
+            pieces = [[example] for example in batch] if self.evaluator.granularity == "example" else [batch]
+            counts.append(len(pieces))
+            samples += [self.evaluation_sample(name, candidate, piece, capture_traces=capture_traces) for piece in pieces]
+
+        def finish(results: list[Any]) -> list[Any]:
+            parts = iter(results)
+            return [self.evaluator.merge([next(parts) for _ in range(count)]) for count in counts]
+
+        return Stage(name, tuple(samples), then=then, commits=commits), finish
+
+    def seconds(self, *what: Any) -> Callable[[], float] | None:
+        """Virtual seconds of a sample, if the host's adapter models them (``flashevolve_seconds``)."""
+        model = getattr(self.engine.adapter, "flashevolve_seconds", None)
+        return None if model is None else partial(model, *what)
+
+    def affordable(self) -> float:
+        """Metric calls that can still be promised."""
+        return self.driver.scheduler.ledger.free
+
+    def note_validation_cost(self, cost: int) -> None:
+        """A validation turned out to cost this much; the next item is expected to need as much."""
+        if cost > self.validation_cost:
+            self.driver.tell(ev.OfferCostChanged(self.driver.scheduler.offer_cost + cost - self.validation_cost))
+            self.validation_cost = cost
+
+
+def _calls(evaluation: Any) -> int:
+    calls = evaluation.num_metric_calls
+    return len(evaluation.scores) if calls is None else calls

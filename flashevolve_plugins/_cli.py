@@ -1,0 +1,137 @@
+"""The command ``flashevolve``."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flashevolve_plugins._activation import process_default
+from flashevolve_plugins._errors import FlashEvolveError, HostError, UsageError
+from flashevolve_plugins._flash import Flash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE_ERROR = 2  # the exit code of every error that is told in one sentence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: the arguments after ``flashevolve``; ``None`` for those of the process.
+
+    Returns:
+        The exit code: 0, or 2 after one sentence on standard error.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    commands = {"run": _run, "plugins": _plugins, "demo": _demo, "simulate-server": _simulate_server}
+    parser = argparse.ArgumentParser(
+        prog="flashevolve",
+        description="Asynchronous, versioned execution for prompt and agent optimizers.",
+        epilog="flashevolve COMMAND --help tells more.",
+    )
+    parser.add_argument(
+        "command",
+        choices=commands,
+        help="run: run a script with flash; plugins: what is installed; demo: dspy.GEPA with and without flash;"
+        " simulate-server: the simulated LLM server",
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own arguments")
+    chosen = parser.parse_args(arguments)
+    try:
+        return commands[chosen.command](chosen.arguments)
+    except FlashEvolveError as error:
+        print(f"flashevolve: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="flashevolve run", description="Run a Python script unchanged; every supported optimizer in it uses flash."
+    )
+    parser.add_argument("--staleness", default="guarded", metavar="POLICY", help="staleness policy (guarded)")
+    parser.add_argument("--max-staleness", type=int, metavar="N", help="pool versions an item may lag behind")
+    parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's own number of threads)")
+    parser.add_argument("--reflection-concurrency", type=int, metavar="N", help="reflection calls at once")
+    parser.add_argument("--lockstep", action="store_true", help="run exactly as the host does, through the executor")
+    parser.add_argument("script", help="the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    options = parser.parse_args(arguments)
+    script = Path(options.script)
+    if not script.is_file():
+        raise UsageError(f"There is no script {options.script!r}: give the path of a Python file.")
+    flash = Flash(
+        max_concurrency=options.max_concurrency,
+        reflection_concurrency=options.reflection_concurrency,
+        staleness=options.staleness,
+        max_staleness=options.max_staleness,
+        lockstep=options.lockstep,
+    )
+    kept_arguments, kept_path = sys.argv, sys.path[:]
+    sys.argv = [options.script, *options.arguments]
+    sys.path[:1] = [str(script.resolve().parent)]
+    try:
+        with process_default(flash):
+            runpy.run_path(options.script, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = kept_arguments, kept_path
+    return 0
+
+
+def _plugins(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="flashevolve plugins", description="List what is installed.")
+    parser.parse_args(arguments)
+    from rich.console import Console  # noqa: PLC0415 - only this command draws tables
+    from rich.table import Table  # noqa: PLC0415
+
+    from flashevolve_plugins.hooks.manager import installed  # noqa: PLC0415
+
+    everything = installed()
+    plugins = Table("plugin", "status", "from", "module", title="Plugins", title_justify="left")
+    for each in everything.plugins:
+        plugins.add_row(each.name, each.status, each.origin, each.module)
+    policies = Table("staleness policy", "plugin", "use", title="Policies", title_justify="left")
+    for name, source in everything.policies:
+        policies.add_row(name, source, f'Flash(staleness="{name}")')
+    hosts = Table("host", "plugin", "supported", "status", title="Hosts", title_justify="left")
+    for adapter, source in everything.adapters:
+        hosts.add_row(adapter.package, source, adapter.supported, _host_status(adapter.package, adapter.extra))
+    console = Console()
+    console.print(plugins, policies, hosts, sep="\n")
+    return 0
+
+
+def _host_status(package: str, extra: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return f"installed: {version(package)}"
+    except PackageNotFoundError:
+        return f"missing: pip install 'flashevolve-plugins[{extra}]'"
+
+
+def _demo(arguments: list[str]) -> int:
+    _require("dspy", "demo")
+    _require("starlette", "demo")
+    from flashevolve_plugins.benchmarks.demo import main as demo  # noqa: PLC0415 - needs the extra
+
+    return demo(arguments)
+
+
+def _simulate_server(arguments: list[str]) -> int:
+    _require("starlette", "server")
+    _require("uvicorn", "server")
+    from flashevolve_plugins.benchmarks.server.command import main as serve  # noqa: PLC0415 - needs the extra
+
+    return serve(arguments)
+
+
+def _require(package: str, extra: str) -> None:
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    if find_spec(package) is None:
+        raise HostError(f"{package} is not installed: pip install 'flashevolve-plugins[{extra}]'.")

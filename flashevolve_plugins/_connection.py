@@ -1,0 +1,38 @@
+"""Whether the servers that a run needs are there, asked before anything is spent."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from flashevolve_plugins._errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TIMEOUT = 5.0  # seconds
+PORTS = {"http": 80, "https": 443}
+
+
+def require_connections(urls: Iterable[str]) -> None:
+    """Open and close one connection to each server.
+
+    Args:
+        urls: base URLs, such as ``http://127.0.0.1:8000/v1``.
+
+    Raises:
+        UsageError: a URL that is none.
+        BackendError: a server that does not answer within 5 seconds.
+    """
+    for url in dict.fromkeys(urls):
+        parts = urlsplit(url)
+        if parts.scheme not in PORTS or not parts.hostname:
+            raise UsageError(f"The base URL {url!r} is not one: write it like http://127.0.0.1:8000/v1.")
+        port = parts.port or PORTS[parts.scheme]
+        try:
+            socket.create_connection((parts.hostname, port), timeout=TIMEOUT).close()
+        except OSError as error:
+            raise BackendError(
+                f"No server answers at {url} ({error}): start it, or correct the model's api_base. Nothing was spent."
+            ) from error

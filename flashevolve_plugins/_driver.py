@@ -1,0 +1,350 @@
+"""Carries out what the Scheduler asks for, and tells it what happened. The same for threads and for virtual time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flashevolve_plugins import _events as ev
+from flashevolve_plugins._errors import FlashEvolveError, PluginError
+from flashevolve_plugins._host_item import HostItem
+from flashevolve_plugins._item import State
+from flashevolve_plugins._model import Discarded, ItemRecord, ItemView, Outcome, Stage, Terminal, Verdict
+from flashevolve_plugins._policies import AcceptAll, Policies
+from flashevolve_plugins._pool import Pool
+from flashevolve_plugins._scheduler import Scheduler
+from flashevolve_plugins._snapshot import Meter, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from flashevolve_plugins._model import Limits, PoolEntry, Sample
+
+#: An item's body: yields stages, is sent their results in sample order, returns how the item ends. It runs on the
+#: caller's thread. A sample that raised is thrown into it.
+Body: TypeAlias = "Generator[Stage, list[Any], Outcome]"
+
+SNAPSHOT_EVERY = 0.5  # seconds
+
+
+@dataclass
+class _Open:
+    """What the driver keeps of an item under way."""
+
+    body: Body | None
+    born: int
+    started: float
+    results: list[Any]
+    begun: bool = False
+    error: BaseException | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An item that is over and whose host has not been told yet.
+
+    Args:
+        number: the item's number.
+        outcome: how it ended, with what its body returned.
+        record: its terminal record.
+    """
+
+    number: int
+    outcome: Outcome
+    record: ItemRecord
+
+
+class Driver(ABC):
+    """Runs items.
+
+    Args:
+        limits: slots, stages and budget.
+        policies: who decides and who looks on.
+        pool: the pool, with what it holds at the start.
+        spent: metric calls already spent at the start.
+    """
+
+    def __init__(
+        self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
+    ) -> None:
+        self.pool = pool or Pool()
+        self.policies = policies or AcceptAll()
+        self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
+        self._meter = Meter(self.now())
+        self._open: dict[int, _Open] = {}
+        self._ended: deque[Ended] = deque()
+        self._source: Callable[[int], Body | None] | None = None
+        self._invitation: int | None = None
+        self._next_snapshot = 0.0
+        self._carry_out(self.scheduler.begin())
+
+    # -- what a driver kind supplies --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def now(self) -> float:
+        """The driver's clock, in seconds."""
+
+    @abstractmethod
+    def _start(self, item: int, index: int, sample: Sample) -> None:
+        """Let a sample run."""
+
+    @abstractmethod
+    def _wait(self) -> tuple[int, int, Any, BaseException | None, float]:
+        """Wait for a sample to end: item, index, result, what it raised, seconds it took."""
+
+    def _cancel(self, item: int, index: int) -> None:
+        """Stop a running sample if that is possible."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the driver holds. Samples that still run are abandoned."""
+
+    # -- what an adapter calls, on the caller's thread --------------------------------------------------------------
+
+    def offer_from(self, source: Callable[[int], Body | None]) -> None:
+        """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left."""
+        self._source = source
+        self.policies.run_started(self.snapshot())
+        if self._invitation is not None:
+            invitation, self._invitation = self._invitation, None
+            self._carry_out([ev.OfferItem(invitation)])
+
+    def host_item(self) -> HostItem:
+        """An item whose stages the host asks for one by one, as in lockstep and for the seed."""
+        if self._invitation is None:
+            raise FlashEvolveError("The host asked for a stage while no slot was free for a new item.")
+        return HostItem(self, self._invitation)
+
+    def run_host_stage(self, item: int, stage: Stage, *, first: bool) -> list[Any]:
+        """Run one stage of a host item and wait for it. See :meth:`HostItem.run`."""
+        if first:
+            self._invitation = None
+            opened = self._open_item(item, stage, None)
+            self._feed(ev.ItemOffered(item, stage))
+        else:
+            opened = self._open[item]
+            opened.results, opened.begun = [None] * len(stage.samples), False
+            self._feed(ev.StageReady(item, stage))
+        kept = self.scheduler.items[item]
+        while kept.state not in {State.DECIDING, State.ENDING}:
+            self._step()
+        error, opened.error = opened.error, None
+        if kept.state is State.ENDING:
+            raise FlashEvolveError(f"The run cannot go on with {stage.name}: {self._ended[-1].outcome.reason}.")
+        if error is not None:
+            raise error
+        return opened.results
+
+    def end_host_item(self, item: int, outcome: Outcome, entries: Sequence[PoolEntry], *, counted: bool) -> None:
+        """End a host item and record it. See :meth:`HostItem.end`."""
+        if self.scheduler.items[item].state is State.DECIDING:
+            self._feed(ev.ItemDecided(item, outcome.terminal, outcome.reason))
+        self.recorded(self._ended.pop(), entries, counted=counted)
+
+    def next_ended(self) -> Ended | None:
+        """Wait for an item to end; ``None`` when there is none and none will come.
+
+        The caller tells the host, then calls :meth:`recorded`.
+        """
+        while not self._ended:
+            if self.scheduler.done:
+                return None
+            self._step()
+        return self._ended.popleft()
+
+    def recorded(
+        self,
+        ended: Ended,
+        entries: Sequence[PoolEntry] = (),
+        error: BaseException | None = None,
+        *,
+        counted: bool = True,
+    ) -> None:
+        """The host has been told of ``ended``, and its pool took these entries; or it raised ``error``."""
+        record = ended.record
+        if error is not None and record.terminal is Terminal.COMMITTED and not entries:
+            reason = f"the host raised {type(error).__name__}: {error}"
+            record = replace(record, terminal=Terminal.FAILED, reason=reason, error=error)
+        self.pool.append(entries)
+        for entry in entries:
+            self._meter.pool_updated(entry)
+        if counted:
+            self._meter.item_ended(record)
+        if entries:
+            self._feed(ev.PoolUpdated(self.pool.version))
+        self._feed(ev.ItemRecorded(ended.number))
+        for entry in entries:
+            self.policies.pool_updated(entry)
+        self.policies.item_ended(record)
+
+    def stop(self, reason: str, *, cancel: bool = False) -> None:
+        """Offer nothing more; with ``cancel`` also start nothing more."""
+        self._feed(ev.StopRequested(reason, cancel))
+
+    def tell(self, event: ev.SlotsChanged | ev.StageSlotsChanged | ev.OfferCostChanged) -> None:
+        """Change a limit while the run goes on."""
+        self._feed(event)
+
+    def snapshot(self) -> Snapshot:
+        """The run's statistics now."""
+        return self._meter.snapshot(self.now(), self.scheduler)
+
+    def finish(self) -> Snapshot:
+        """Tell the observers that the run is over, and return its last statistics."""
+        last = self.snapshot()
+        self.policies.run_finished(last)
+        return last
+
+    # -- events and instructions ------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        now = self.now()
+        if now >= self._next_snapshot:
+            self._next_snapshot = now + SNAPSHOT_EVERY
+            self.policies.snapshot(self.snapshot())
+        item, index, result, error, seconds = self._wait()
+        opened = self._open[item]
+        stage = self.scheduler.items[item].stage
+        sample = stage.samples[index]
+        self._meter.sample_ended(self.now(), sample.resource, stage.name, seconds)
+        if error is None:
+            opened.results[index] = result
+            spent = sample.cost if sample.spent is None else sample.spent(result)
+            self._feed(ev.SampleFinished(item, index, spent))
+        else:
+            opened.error = opened.error or error
+            self._feed(ev.SampleFailed(item, index, sample.cost))
+
+    def _feed(self, event: ev.Event) -> None:
+        self._carry_out(self.scheduler.handle(event))
+
+    def _carry_out(self, instructions: Sequence[ev.Instruction]) -> None:
+        todo = deque(instructions)
+        while todo:
+            answer = self._do(todo.popleft())
+            if answer is not None:
+                todo.extend(self.scheduler.handle(answer))
+
+    def _do(self, instruction: ev.Instruction) -> ev.Event | None:
+        match instruction:
+            case ev.StartSample(item, index, stage):
+                self._begin_sample(item, index, stage)
+            case ev.FinishStage(item, stage, failed):
+                return self._finish_stage(item, stage, failed=failed)
+            case ev.OfferItem(item):
+                return self._offer(item)
+            case ev.JudgeStale(item, stage, staleness):
+                return self._judge(item, stage, staleness)
+            case ev.EndItem(item, terminal, reason, stage):
+                self._end(item, terminal, reason, stage)
+            case ev.CancelSample(item, index):
+                self._cancel(item, index)
+        return None
+
+    def _begin_sample(self, item: int, index: int, stage: Stage) -> None:
+        opened = self._open[item]
+        if not opened.begun:
+            opened.begun = True
+            self.policies.stage_started(item, stage.name)
+        sample = stage.samples[index]
+        self._meter.sample_started(self.now(), sample.resource)
+        self._start(item, index, sample)
+
+    def _offer(self, item: int) -> ev.Event | None:
+        if self._source is None:
+            self._invitation = item
+            return None
+        self._meter.offered(self.now())
+        body = self._source(item)
+        if body is None:
+            return ev.NothingOffered(item)
+        stage, outcome, error = _advance(lambda: next(body))
+        first = stage or Stage(self.scheduler.first_stage, ())  # a body that ends at once passes an empty first stage
+        opened = self._open_item(item, first, body)
+        opened.outcome, opened.error = outcome, error
+        return ev.ItemOffered(item, first)
+
+    def _open_item(self, item: int, stage: Stage, body: Body | None) -> _Open:
+        opened = _Open(body, self.pool.version, self._meter.seconds(self.now()), [None] * len(stage.samples))
+        self._open[item] = opened
+        return opened
+
+    def _finish_stage(self, item: int, stage: Stage, *, failed: bool) -> ev.Event | None:
+        opened = self._open[item]
+        if opened.outcome is not None:  # its body was over before its first stage
+            return ev.ItemDecided(item, opened.outcome.terminal, opened.outcome.reason)
+        self.policies.stage_finished(item, stage.name)
+        body, results = opened.body, opened.results
+        if body is None:
+            return None  # the host goes on when it sees the stage finished
+        error = opened.error
+        if failed and error is not None:
+            following, outcome, error = _advance(lambda: body.throw(error))
+        else:
+            following, outcome, error = _advance(lambda: body.send(results))
+        opened.error = error
+        if following is not None:
+            opened.results, opened.begun = [None] * len(following.samples), False
+            return ev.StageReady(item, following)
+        opened.outcome = outcome
+        assert outcome is not None  # noqa: S101 - _advance gives a stage or an outcome
+        return ev.ItemDecided(item, outcome.terminal, outcome.reason)
+
+    def _judge(self, item: int, stage: Stage, staleness: int) -> ev.Event:
+        kept = self.scheduler.items[item]
+        view = ItemView(item, kept.version, staleness, stage.name, tuple(kept.story))
+        try:
+            judgement = self.policies.judge_stale(view, self.pool)
+        except PluginError as error:
+            self._open[item].error = error
+            return ev.Judged(item, Verdict.DISCARD, str(error), failed=True)
+        return ev.Judged(item, judgement.verdict, judgement.reason)
+
+    def _end(self, item: int, terminal: Terminal, reason: str, stage: Stage | None) -> None:
+        opened = self._open.pop(item)
+        outcome = opened.outcome
+        if stage is not None:
+            outcome = _close_body(opened, Discarded(terminal, reason, stage.name))
+        payload = outcome.payload if outcome is not None else None
+        kept = self.scheduler.items[item]
+        record = ItemRecord(
+            number=item,
+            terminal=terminal,
+            reason=reason,
+            version=opened.born,
+            staleness=kept.staleness,
+            spent=kept.spent,
+            story=tuple(kept.story),
+            error=opened.error,
+            started=opened.started,
+            ended=self._meter.seconds(self.now()),
+        )
+        self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
+
+
+def _advance(step: Callable[[], Stage]) -> tuple[Stage | None, Outcome | None, BaseException | None]:
+    """Run a body to its next stage or its end."""
+    try:
+        return step(), None, None
+    except StopIteration as end:
+        if isinstance(end.value, Outcome):
+            return None, end.value, None
+        problem = TypeError(f"An item's body must return an Outcome, not {type(end.value).__name__}.")
+        return None, Outcome(Terminal.FAILED, str(problem)), problem
+    except Exception as error:  # noqa: BLE001 - whatever a host raises fails its item
+        return None, Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}"), error
+
+
+def _close_body(opened: _Open, why: Discarded) -> Outcome | None:
+    """Let a body build its payload for an end that was not its own decision."""
+    if opened.body is None:
+        return None
+    body = opened.body
+    _, outcome, error = _advance(lambda: body.throw(why))
+    body.close()
+    if error is not None and error is not why:
+        opened.error = opened.error or error
+    return outcome

@@ -1,0 +1,190 @@
+"""What the Scheduler is told (events) and what it asks for (instructions)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._model import Stage, Terminal, Verdict
+
+
+@dataclass(frozen=True)
+class ItemOffered:
+    """The item asked for by :class:`OfferItem` exists and begins with this stage."""
+
+    item: int
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class NothingOffered:
+    """There is nothing left to offer; the Scheduler never asks again."""
+
+    item: int
+
+
+@dataclass(frozen=True)
+class StageReady:
+    """The decision after a stage: the item goes on with this one."""
+
+    item: int
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class ItemDecided:
+    """The decision after a stage: the item is over."""
+
+    item: int
+    terminal: Terminal
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SampleFinished:
+    """A sample returned. ``spent`` is what it really cost, in metric calls."""
+
+    item: int
+    index: int
+    spent: int = 0
+
+
+@dataclass(frozen=True)
+class SampleFailed:
+    """A sample raised. The rest of its stage does not start. ``spent`` as above."""
+
+    item: int
+    index: int
+    spent: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A staleness policy's verdict. ``PATCH`` means: goes on, anchored to the version of now.
+
+    ``failed`` says that the policy raised; the item then fails instead of being discarded.
+    """
+
+    item: int
+    verdict: Verdict
+    reason: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class ItemRecorded:
+    """The item's record is written and its host has been told."""
+
+    item: int
+
+
+@dataclass(frozen=True)
+class PoolUpdated:
+    """The pool has a new entry; ``version`` counts them all."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class SlotsChanged:
+    """A resource has a new number of slots."""
+
+    resource: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class StageSlotsChanged:
+    """A control policy wants this many samples of a stage at once; clipped to the stage's (min, max)."""
+
+    stage: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class OfferCostChanged:
+    """What a new item needs to be committed, in metric calls."""
+
+    cost: int
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """Offer nothing more. With ``cancel``, also start nothing more and end every item."""
+
+    reason: str
+    cancel: bool = False
+
+
+@dataclass(frozen=True)
+class OfferItem:
+    """Ask the adapter for an item with this number. Answer: ItemOffered or NothingOffered."""
+
+    item: int
+
+
+@dataclass(frozen=True)
+class StartSample:
+    """Run ``stage.samples[index]`` now. Answer: SampleFinished or SampleFailed."""
+
+    item: int
+    index: int
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class CancelSample:
+    """Stop a running sample if it can be stopped. Its end is still reported."""
+
+    item: int
+    index: int
+
+
+@dataclass(frozen=True)
+class FinishStage:
+    """Every sample of the stage that started has ended. Answer: StageReady or ItemDecided."""
+
+    item: int
+    stage: Stage
+    failed: bool
+
+
+@dataclass(frozen=True)
+class JudgeStale:
+    """Ask the staleness policy. Answer: Judged."""
+
+    item: int
+    stage: Stage
+    staleness: int
+
+
+@dataclass(frozen=True)
+class EndItem:
+    """The item is over. Answer, once it is recorded: ItemRecorded.
+
+    ``stage`` is the stage that does not go on, when the Scheduler ended the item; ``None`` when its body did.
+    """
+
+    item: int
+    terminal: Terminal
+    reason: str
+    stage: Stage | None
+
+
+Event: TypeAlias = (
+    ItemOffered
+    | NothingOffered
+    | StageReady
+    | ItemDecided
+    | SampleFinished
+    | SampleFailed
+    | Judged
+    | ItemRecorded
+    | PoolUpdated
+    | SlotsChanged
+    | StageSlotsChanged
+    | OfferCostChanged
+    | StopRequested
+)
+Instruction: TypeAlias = OfferItem | StartSample | CancelSample | FinishStage | JudgeStale | EndItem

@@ -1,0 +1,121 @@
+"""The Scheduler's view of one item: its state, and the moves that are legal."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from flashevolve_plugins._errors import InvalidTransition
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._model import Stage, Terminal
+
+
+class State(Enum):
+    """Where an item stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    JUDGING = "judging"
+    DRAINING = "draining"
+    DECIDING = "deciding"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+_MOVES: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
+    State.RUNNING: frozenset({State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
+    State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.DRAINING, State.DECIDING, State.ENDING}),
+    State.DRAINING: frozenset({State.DECIDING, State.ENDING}),
+    State.DECIDING: frozenset({State.WAITING, State.ENDING}),
+    State.ENDING: frozenset({State.ENDED}),
+    State.ENDED: frozenset(),
+}
+
+
+class Item:
+    """One item under way.
+
+    Args:
+        number: its number, counted from 1.
+        version: the pool version it was born at.
+        stage: its first stage.
+    """
+
+    __slots__ = (
+        "doom",
+        "failed",
+        "judged_version",
+        "number",
+        "reserved",
+        "running",
+        "spent",
+        "stage",
+        "stage_number",
+        "staleness",
+        "state",
+        "story",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self, number: int, version: int, stage: Stage) -> None:
+        self.number = number
+        self.version = version
+        self.judged_version = version
+        self.staleness = 0
+        self.state = State.WAITING
+        self.story: list[str] = [f"offered@{version}"]
+        self.spent = 0
+        self.stage_number = 0
+        self.stage = stage
+        self.doom: tuple[Terminal, str] | None = None
+        self._begin(stage)
+
+    def _begin(self, stage: Stage) -> None:
+        self.stage = stage
+        self.stage_number += 1
+        self.waiting = set(range(len(stage.samples)))
+        self.running: set[int] = set()
+        self.reserved = False
+        self.failed = False
+        self.story.append(stage.name)
+
+    def move(self, to: State) -> None:
+        """Go to another state, or raise :class:`InvalidTransition` with the whole story."""
+        if to not in _MOVES[self.state]:
+            raise InvalidTransition(self.number, f"go from {self.state.value} to {to.value}", self.story)
+        self.state = to
+
+    def require(self, *states: State) -> None:
+        """Raise :class:`InvalidTransition` unless the item is in one of ``states``."""
+        if self.state not in states:
+            wanted = " or ".join(state.value for state in states)
+            raise InvalidTransition(self.number, f"be {self.state.value} where {wanted} is needed", self.story)
+
+    def deciding_to_waiting(self, stage: Stage) -> None:
+        """Go on with the next stage."""
+        self.move(State.WAITING)
+        self._begin(stage)
+
+    def start(self, index: int) -> None:
+        """Count sample ``index`` of the stage as running."""
+        if self.state is State.WAITING:
+            self.move(State.RUNNING)
+        self.require(State.RUNNING)
+        self.waiting.remove(index)
+        self.running.add(index)
+
+    def finish(self, index: int, spent: int) -> None:
+        """Count sample ``index`` of the stage as ended."""
+        self.require(State.RUNNING, State.JUDGING, State.DRAINING)
+        if index not in self.running:
+            raise InvalidTransition(self.number, f"finish sample {index} of {self.stage.name} twice", self.story)
+        self.running.remove(index)
+        self.spent += spent
+
+    @property
+    def complete(self) -> bool:
+        """Whether no sample of the stage waits or runs."""
+        return not self.waiting and not self.running

@@ -1,0 +1,141 @@
+"""The local driver: a plain loop on the caller's thread, named worker threads, one event-loop thread."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flashevolve_plugins._driver import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from contextlib import AbstractContextManager
+
+    from anyio.from_thread import BlockingPortal
+
+    from flashevolve_plugins._model import Limits, Sample
+    from flashevolve_plugins._policies import Policies
+    from flashevolve_plugins._pool import Pool
+
+_End: TypeAlias = tuple[int, int, Any, "BaseException | None", float]
+
+JOIN_SECONDS = 1.0  # for a worker between two samples; one inside a sample is abandoned at once
+THREAD_NAME = "flashevolve-slot"
+
+
+class _Worker(threading.Thread):
+    """Runs one sample after the other. A daemon: a call that never returns must not keep the process alive."""
+
+    def __init__(self, number: int, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        super().__init__(name=f"{THREAD_NAME}-{number}", daemon=True)
+        self._tasks = tasks
+        self.idle = True
+
+    def run(self) -> None:
+        """Take tasks until there is a ``None``."""
+        while (task := self._tasks.get()) is not None:
+            self.idle = False
+            task()
+            del task  # an idle worker keeps nothing of its last sample alive
+            self.idle = True
+
+
+class LocalDriver(Driver):
+    """Runs samples on this machine.
+
+    Blocking samples run on daemon threads named ``flashevolve-slot-<n>``, each with a copy of the caller's context
+    variables as they were when the sample started. Coroutine samples run on one event-loop thread. All else, host
+    code, policies and the Scheduler, runs on the thread that calls the driver.
+
+    Args:
+        limits: slots, stages and budget.
+        policies: who decides and who looks on.
+        pool: the pool, with what it holds at the start.
+        spent: metric calls already spent at the start.
+    """
+
+    def __init__(
+        self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
+    ) -> None:
+        self._inbox: queue.SimpleQueue[_End] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._on_threads = 0
+        self._portal: BlockingPortal | None = None
+        self._portal_exit: AbstractContextManager[BlockingPortal] | None = None
+        self._futures: dict[tuple[int, int], Future[None]] = {}
+        self.abandoned = 0
+        super().__init__(limits, policies, pool=pool, spent=spent)
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def _start(self, item: int, index: int, sample: Sample) -> None:
+        if sample.asynchronous:
+            self._start_async(item, index, sample)
+            return
+        context = contextvars.copy_context()
+        self._on_threads += 1
+        if self._on_threads > len(self._workers):
+            worker = _Worker(len(self._workers) + 1, self._tasks)
+            self._workers.append(worker)
+            worker.start()
+        self._tasks.put(lambda: self._inbox.put(context.run(_run, item, index, sample)))
+
+    def _start_async(self, item: int, index: int, sample: Sample) -> None:
+        async def run() -> None:
+            started = time.monotonic()
+            try:
+                result, error = await sample.call(), None
+            except BaseException as raised:  # noqa: BLE001 - a cancelled sample is reported like any other
+                result, error = None, raised
+            self._inbox.put((item, index, result, error, time.monotonic() - started))
+
+        self._futures[item, index] = self._event_loop().start_task_soon(run)
+
+    def _event_loop(self) -> BlockingPortal:
+        if self._portal is None:
+            from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - only runs with async samples pay
+
+            self._portal_exit = start_blocking_portal(name="flashevolve-event-loop")
+            self._portal = self._portal_exit.__enter__()
+        return self._portal
+
+    def _wait(self) -> _End:
+        end = self._inbox.get()
+        if self._futures.pop(end[:2], None) is None:
+            self._on_threads -= 1
+        return end
+
+    def _cancel(self, item: int, index: int) -> None:
+        future = self._futures.get((item, index))
+        if future is not None:
+            future.cancel()
+
+    def close(self) -> None:
+        """End the threads. A worker inside a sample is left to itself and counted in :attr:`abandoned`."""
+        for _ in self._workers:
+            self._tasks.put(None)
+        for worker in self._workers:
+            worker.join(JOIN_SECONDS if worker.idle else 0)
+        self.abandoned += sum(worker.is_alive() for worker in self._workers)
+        self._workers.clear()
+        if self._portal is not None and self._portal_exit is not None:
+            for future in self._futures.values():
+                future.cancel()
+            self._portal_exit.__exit__(None, None, None)
+            self._portal = self._portal_exit = None
+
+
+def _run(item: int, index: int, sample: Sample) -> _End:
+    started = time.monotonic()
+    try:
+        result, error = sample.call(), None
+    except BaseException as raised:  # noqa: BLE001 - reported to the caller's thread, where it is raised or scored
+        result, error = None, raised
+    return item, index, result, error, time.monotonic() - started

@@ -1,0 +1,200 @@
+"""The words of the design as types: stages, samples, terminals, verdicts, records.
+
+Nothing here knows a host, a thread or a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Terminal(Enum):
+    """How an item ended. Every item reaches exactly one."""
+
+    COMMITTED = "committed"
+    MERGED = "merged"
+    REJECTED = "rejected"
+    DISCARDED = "discarded"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Verdict(Enum):
+    """What a staleness policy says of an item."""
+
+    ACCEPT = "accept"
+    DISCARD = "discard"
+    PATCH = "patch"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The smallest piece of a stage that can run alone.
+
+    Args:
+        call: what to run, without arguments; a plain function runs on a worker thread, a coroutine function on the
+            event-loop thread. Opaque to the Scheduler.
+        resource: the name of the resource whose slot it takes.
+        cost: metric calls it may spend at most; reserved before it starts.
+        spent: given the result, metric calls it really spent; ``None`` means ``cost``.
+        asynchronous: whether ``call`` is a coroutine function.
+        seconds: virtual seconds it takes, asked when it starts; only the virtual driver reads it.
+    """
+
+    call: Callable[[], Any]
+    resource: str
+    cost: int = 0
+    spent: Callable[[Any], int] | None = None
+    asynchronous: bool = False
+    seconds: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A named step of an item, ready to run.
+
+    Args:
+        name: one of the run's stage names.
+        samples: what it consists of; may be empty.
+        then: metric calls the item still needs after this stage to be committed. Nothing starts that could not be
+            followed through.
+        commits: whether the item is committed when this stage is done, as after a full validation. Once such a stage
+            is paid for, no staleness policy judges its item any more.
+    """
+
+    name: str
+    samples: tuple[Sample, ...]
+    then: int = 0
+    commits: bool = False
+
+    @property
+    def cost(self) -> int:
+        """Metric calls that all samples may spend at most."""
+        return sum(sample.cost for sample in self.samples)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an item's body returns when it is done.
+
+    Args:
+        terminal: how the item ends.
+        reason: why, in the host's words; empty for a commit.
+        payload: what the adapter needs to tell the host; opaque to the executor.
+    """
+
+    terminal: Terminal
+    reason: str = ""
+    payload: Any = None
+
+
+class Discarded(Exception):  # noqa: N818 - a signal, not an error
+    """Thrown into an item's body when its item ends before its work is done.
+
+    The body may catch it to build its payload and must then return an :class:`Outcome`.
+
+    Args:
+        terminal: ``DISCARDED`` or ``CANCELLED``.
+        reason: why, in one clause.
+        stage: the stage that does not run, or did not finish.
+    """
+
+    def __init__(self, terminal: Terminal, reason: str, stage: str) -> None:
+        self.terminal, self.reason, self.stage = terminal, reason, stage
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class PoolEntry:
+    """One admitted artifact.
+
+    Args:
+        version: the pool's version once it was admitted, counted from 1.
+        artifact: the artifact itself, for GEPA a ``dict`` of component name to text.
+        score: its validation score, the mean over the examples.
+        parents: the versions it was made from.
+        item: the item that brought it; ``None`` for the seed and for entries loaded from a state file.
+    """
+
+    version: int
+    artifact: Any
+    score: float
+    parents: tuple[int, ...] = ()
+    item: int | None = None
+
+
+@dataclass(frozen=True)
+class ItemView:
+    """What a policy sees of an item. A copy: changing it changes nothing.
+
+    Args:
+        number: the item's number, counted from 1 in the order of offering.
+        version: the pool version it was born at.
+        staleness: the pool's version now, less ``version``.
+        stage: the stage it is about to go on with.
+        stories: its moves so far, oldest first.
+    """
+
+    number: int
+    version: int
+    staleness: int
+    stage: str
+    stories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ItemRecord:
+    """The terminal record of an item, written exactly once, whatever happened.
+
+    Args:
+        number: the item's number.
+        terminal: how it ended.
+        reason: why; empty for a commit.
+        version: the pool version it was born at.
+        staleness: how much older than the pool it was when it ended, or when its validation began if it had one.
+        spent: metric calls it spent.
+        story: its moves, oldest first.
+        error: the exception behind a ``FAILED``.
+        started: seconds since the run began, when it was offered.
+        ended: seconds since the run began, when it ended.
+    """
+
+    number: int
+    terminal: Terminal
+    reason: str
+    version: int
+    staleness: int
+    spent: int
+    story: tuple[str, ...]
+    error: BaseException | None = None
+    started: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use.
+
+    Args:
+        slots: resource name to its number of slots.
+        stages: the stage names, in the order an item passes them.
+        entry: the resource on which a new item begins; an idle slot there asks for one.
+        budget: metric calls in all, or ``None`` for no limit.
+        offer_cost: metric calls a new item needs to be committed; nothing is offered when less is left.
+        max_items: items in flight at most, or ``None``.
+        stage_slots: stage name to (min, max) samples of it at once.
+    """
+
+    slots: Mapping[str, int]
+    stages: tuple[str, ...]
+    entry: str
+    budget: int | None = None
+    offer_cost: int = 0
+    max_items: int | None = None
+    stage_slots: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -1,0 +1,77 @@
+"""The progress line: one line on standard error, redrawn on a terminal, and every 30 seconds without one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from flashevolve_plugins._snapshot import Snapshot
+
+QUIET_SECONDS = 30.0  # between two lines where there is no terminal
+
+_hookimpl = pluggy.HookimplMarker("flashevolve")
+
+
+def describe(snapshot: Snapshot) -> str:
+    """A run in one line: calls of budget, best score and gain, busy slots, accepted, time left."""
+    parts = [f"{snapshot.spent} calls" if snapshot.budget is None else f"{snapshot.spent}/{snapshot.budget} calls"]
+    if snapshot.best_score is not None and snapshot.seed_score is not None:
+        parts.append(f"best {snapshot.best_score:.3f} ({snapshot.best_score - snapshot.seed_score:+.3f})")
+    parts.append(f"{sum(snapshot.busy.values())}/{max(snapshot.slots.values(), default=0)} slots busy")
+    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}")
+    if snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
+        left = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
+        parts.append(f"{_duration(left)} left")
+    return "flash: " + " | ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+
+
+class ProgressLine:
+    """An observer like any third party's."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._next = QUIET_SECONDS
+
+    @_hookimpl
+    def flashevolve_snapshot(self, snapshot: Snapshot) -> None:
+        """Draw the line."""
+        if sys.stderr.isatty():
+            self._draw(describe(snapshot))
+        elif snapshot.seconds >= self._next:
+            self._next = snapshot.seconds + QUIET_SECONDS
+            print(describe(snapshot), file=sys.stderr, flush=True)
+
+    @_hookimpl
+    def flashevolve_run_finished(self, snapshot: Snapshot) -> None:
+        """Leave the last line standing."""
+        line = f"{describe(snapshot)} | done in {_duration(snapshot.seconds)}"
+        if sys.stderr.isatty():
+            self._draw(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self, line: str) -> None:
+        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+        from rich.live import Live  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        if self._live is None:
+            self._live = Live(console=Console(stderr=True), auto_refresh=False)
+            self._live.start()
+        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

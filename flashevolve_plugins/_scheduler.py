@@ -1,0 +1,371 @@
+"""The pure core: events in, instructions out.
+
+Owns no thread, no clock and no randomness, and calls no user code. Its laws are listed in ``docs/explanation``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins import _events as ev
+from flashevolve_plugins._errors import InvalidTransition, UsageError
+from flashevolve_plugins._item import Item, State
+from flashevolve_plugins._ledger import Ledger
+from flashevolve_plugins._model import Limits, Terminal, Verdict
+from flashevolve_plugins._queues import StageQueues, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flashevolve_plugins._model import Stage
+
+OUT_OF_BUDGET = "the budget cannot pay for what it still needs"
+
+
+class Scheduler:
+    """Decides what runs next.
+
+    Args:
+        limits: slots per resource, stage names, budget.
+        version: the pool's version at the start.
+        spent: metric calls already spent at the start.
+    """
+
+    def __init__(self, limits: Limits, *, version: int = 0, spent: int = 0) -> None:
+        if limits.entry not in limits.slots:
+            raise UsageError(f"The entry resource {limits.entry!r} has no slots: name it in Limits.slots.")
+        self.version = version
+        self.ledger = Ledger(limits.budget, spent)
+        self.slots = dict(limits.slots)
+        self.busy: Counter[str] = Counter()
+        self.stage_busy: Counter[str] = Counter()
+        self.backlog: Counter[str] = Counter()
+        self.first_stage = limits.stages[0]
+        self.items: dict[int, Item] = {}
+        self._limits = limits
+        self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
+        self._queues = {name: StageQueues(limits.stages) for name in limits.slots}
+        self.offer_cost = limits.offer_cost
+        self._next = 1
+        self._offering: int | None = None
+        self._exhausted = False
+        self._stopping: str | None = None
+        self._cancelled = False
+        self._deciding = 0
+        self._ending = 0
+        self._parked: dict[int, None] = {}
+        self._out: list[ev.Instruction] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.ItemOffered: self._item_offered,
+            ev.NothingOffered: self._nothing_offered,
+            ev.StageReady: self._stage_ready,
+            ev.ItemDecided: self._item_decided,
+            ev.SampleFinished: self._sample_finished,
+            ev.SampleFailed: self._sample_failed,
+            ev.Judged: self._judged,
+            ev.ItemRecorded: self._item_recorded,
+            ev.PoolUpdated: self._pool_updated,
+            ev.SlotsChanged: self._slots_changed,
+            ev.StageSlotsChanged: self._stage_slots_changed,
+            ev.OfferCostChanged: self._offer_cost_changed,
+            ev.StopRequested: self._stop_requested,
+        }
+
+    # -- the two calls a driver makes -------------------------------------------------------------------------------
+
+    def begin(self) -> list[ev.Instruction]:
+        """The first instructions."""
+        return self._settle_and_take()
+
+    def handle(self, event: ev.Event) -> list[ev.Instruction]:
+        """Take one event, return what is to be done now, in order.
+
+        Raises:
+            InvalidTransition: the event cannot happen in the state its item is in.
+        """
+        self._handlers[type(event)](event)
+        return self._settle_and_take()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is in flight and nothing more will be offered."""
+        return not self.items and self._offering is None and not self._may_offer()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why nothing more is offered, if a stop was requested."""
+        return self._stopping
+
+    def waiting(self) -> Counter[str]:
+        """Stage name to the number of its samples that wait."""
+        counts: Counter[str] = Counter()
+        for item in self.items.values():
+            counts[item.stage.name] += len(item.waiting)
+        return counts
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _item_offered(self, event: ev.ItemOffered) -> None:
+        self._take_offering(event.item)
+        item = Item(event.item, self.version, event.stage)
+        self.items[item.number] = item
+        self._count_waiting(item, 1)
+        if self._cancelled:
+            self._doom(item, Terminal.CANCELLED, self._stopping or "")
+        else:
+            self._enqueue_or_finish(item)
+
+    def _nothing_offered(self, event: ev.NothingOffered) -> None:
+        self._take_offering(event.item)
+        self._exhausted = True
+
+    def _stage_ready(self, event: ev.StageReady) -> None:
+        item = self._item(event.item)
+        item.deciding_to_waiting(event.stage)
+        self._count_waiting(item, 1)
+        self._deciding -= 1
+        if self._cancelled:
+            self._doom(item, Terminal.CANCELLED, self._stopping or "")
+        else:
+            self._enqueue_or_finish(item)
+
+    def _item_decided(self, event: ev.ItemDecided) -> None:
+        item = self._item(event.item)
+        item.require(State.DECIDING)
+        self._deciding -= 1
+        self._end(item, event.terminal, event.reason, None)
+
+    def _sample_finished(self, event: ev.SampleFinished) -> None:
+        item = self._free_slot(event)
+        self._after_sample(item)
+
+    def _sample_failed(self, event: ev.SampleFailed) -> None:
+        item = self._free_slot(event)
+        item.failed = True
+        self._drop_waiting(item)
+        self._after_sample(item)
+
+    def _judged(self, event: ev.Judged) -> None:
+        if self._cancelled and getattr(self.items.get(event.item), "state", None) is not State.JUDGING:
+            return  # the verdict comes after the cancel that ended the item
+        item = self._item(event.item)
+        item.require(State.JUDGING)
+        item.story.append(f"{event.verdict.value}@{self.version}")
+        if event.verdict is Verdict.DISCARD:
+            terminal = Terminal.FAILED if event.failed else Terminal.DISCARDED
+            self._doom(item, terminal, event.reason or "stale")
+            return
+        item.judged_version = self.version
+        if event.verdict is Verdict.PATCH:
+            item.version = self.version
+        item.move(State.RUNNING if item.reserved else State.WAITING)
+        if item.reserved and item.complete:
+            self._finish(item)
+        else:
+            self._enqueue(item)
+
+    def _item_recorded(self, event: ev.ItemRecorded) -> None:
+        item = self._item(event.item)
+        item.move(State.ENDED)
+        self._ending -= 1
+        del self.items[item.number]
+
+    def _pool_updated(self, event: ev.PoolUpdated) -> None:
+        if event.version <= self.version:
+            raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
+        self.version = event.version
+
+    def _slots_changed(self, event: ev.SlotsChanged) -> None:
+        self.slots[event.resource] = event.slots
+
+    def _stage_slots_changed(self, event: ev.StageSlotsChanged) -> None:
+        low, high = self._limits.stage_slots[event.stage]
+        self._stage_slots[event.stage] = min(max(event.slots, low), high)
+
+    def _offer_cost_changed(self, event: ev.OfferCostChanged) -> None:
+        self.offer_cost = event.cost
+
+    def _stop_requested(self, event: ev.StopRequested) -> None:
+        self._stopping = event.reason
+        if not event.cancel or self._cancelled:
+            return
+        self._cancelled = True
+        for item in tuple(self.items.values()):
+            if item.state in {State.WAITING, State.RUNNING, State.JUDGING}:
+                self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
+                self._doom(item, Terminal.CANCELLED, event.reason)
+
+    # -- moves ------------------------------------------------------------------------------------------------------
+
+    def _item(self, number: int) -> Item:
+        try:
+            return self.items[number]
+        except KeyError:
+            raise InvalidTransition(number, "be told of: it never was, or has ended", ()) from None
+
+    def _take_offering(self, number: int) -> None:
+        if self._offering != number:
+            raise InvalidTransition(number, "be offered: it was not asked for", ())
+        self._offering = None
+
+    def _enqueue_or_finish(self, item: Item) -> None:
+        if item.complete:
+            self._finish(item)
+        else:
+            self._enqueue(item)
+
+    def _enqueue(self, item: Item) -> None:
+        for index in item.waiting:
+            resource = item.stage.samples[index].resource
+            self._queues[resource].push(item.stage.name, Waiting(item.number, index, item.stage_number))
+
+    def _free_slot(self, event: ev.SampleFinished | ev.SampleFailed) -> Item:
+        item = self._item(event.item)
+        item.finish(event.index, event.spent)
+        sample = item.stage.samples[event.index]
+        self.busy[sample.resource] -= 1
+        self.stage_busy[item.stage.name] -= 1
+        self.ledger.settle(sample.cost, event.spent)
+        return item
+
+    def _after_sample(self, item: Item) -> None:
+        if not item.complete or item.state is State.JUDGING:
+            return
+        if item.doom is not None:
+            self._end(item, *item.doom, item.stage)
+        else:
+            self._finish(item)
+
+    def _finish(self, item: Item) -> None:
+        item.move(State.DECIDING)
+        self._deciding += 1
+        self._out.append(ev.FinishStage(item.number, item.stage, item.failed))
+
+    def _drop_waiting(self, item: Item) -> None:
+        if item.reserved:
+            self.ledger.settle(sum(item.stage.samples[index].cost for index in item.waiting), 0)
+        self._count_waiting(item, -1)
+        item.waiting.clear()
+
+    def _count_waiting(self, item: Item, sign: int) -> None:
+        for index in item.waiting:
+            self.backlog[item.stage.samples[index].resource] += sign
+
+    def _doom(self, item: Item, terminal: Terminal, reason: str) -> None:
+        """End an item by our own decision, at once or when what runs of it has ended."""
+        self._drop_waiting(item)
+        if item.running:
+            item.move(State.DRAINING)
+            item.doom = (terminal, reason)
+        else:
+            self._end(item, terminal, reason, item.stage)
+
+    def _end(self, item: Item, terminal: Terminal, reason: str, stage: Stage | None) -> None:
+        item.move(State.ENDING)
+        item.story.append(terminal.value)
+        self._ending += 1
+        self._out.append(ev.EndItem(item.number, terminal, reason, stage))
+
+    # -- what runs next ---------------------------------------------------------------------------------------------
+
+    def _settle_and_take(self) -> list[ev.Instruction]:
+        if not self._deciding:
+            self._unpark()
+            for resource in self._queues:
+                self._fill(resource)
+            self._maybe_offer()
+        out, self._out = self._out, []
+        return out
+
+    def _unpark(self) -> None:
+        """Wake the items that wait for the budget, if it can pay for them now or never will."""
+        for number in tuple(self._parked):
+            item = self.items.get(number)
+            if item is None or item.state is not State.WAITING:
+                del self._parked[number]
+                continue
+            path = item.stage.cost + item.stage.then
+            if self.ledger.affords(path) or not self.ledger.could_ever_afford(path):
+                del self._parked[number]
+                self._enqueue(item)
+
+    def _fill(self, resource: str) -> None:
+        queues = self._queues[resource]
+        while self.busy[resource] < self.slots[resource]:
+            entry = queues.first(self._is_waiting, self._stage_may_start)
+            if entry is None:
+                return
+            item = self.items[entry.item]
+            if self._permitted(item):
+                self._start(item, entry.index)
+
+    def _is_waiting(self, entry: Waiting) -> bool:
+        item = self.items.get(entry.item)
+        return (
+            item is not None
+            and item.stage_number == entry.stage_number
+            and entry.index in item.waiting
+            and item.state in {State.WAITING, State.RUNNING}
+            and item.number not in self._parked
+        )
+
+    def _stage_may_start(self, stage: str) -> bool:
+        cap = self._stage_slots.get(stage)
+        return cap is None or self.stage_busy[stage] < cap
+
+    def _permitted(self, item: Item) -> bool:
+        """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
+        stage = item.stage
+        paid_validation = item.reserved and stage.commits
+        if item.judged_version != self.version and not paid_validation:
+            item.move(State.JUDGING)
+            item.staleness = self.version - item.version
+            self._out.append(ev.JudgeStale(item.number, stage, item.staleness))
+            return False
+        if item.reserved:
+            return True
+        path = stage.cost + stage.then
+        if self.ledger.affords(path):
+            self.ledger.reserve(stage.cost)
+            item.reserved = True
+            item.staleness = self.version - item.version
+            return True
+        if self.ledger.could_ever_afford(path):
+            self._parked[item.number] = None
+        else:
+            self._doom(item, Terminal.DISCARDED, OUT_OF_BUDGET)
+        return False
+
+    def _start(self, item: Item, index: int) -> None:
+        item.start(index)
+        self.backlog[item.stage.samples[index].resource] -= 1
+        self.busy[item.stage.samples[index].resource] += 1
+        self.stage_busy[item.stage.name] += 1
+        self._out.append(ev.StartSample(item.number, index, item.stage))
+
+    def _maybe_offer(self) -> None:
+        """Ask for an item when a slot would otherwise be idle and the budget can still turn it into something.
+
+        A resource with more samples waiting than it has slots is the bottleneck; more items would only grow stale there.
+        """
+        if self._offering is not None or self._ending or not self._may_offer():
+            return
+        if self.busy[self._limits.entry] >= self.slots[self._limits.entry]:
+            return
+        if any(self.backlog[name] > slots for name, slots in self.slots.items()):
+            return
+        if self._limits.max_items is not None and len(self.items) >= self._limits.max_items:
+            return
+        self._offering = self._next
+        self._next += 1
+        self._out.append(ev.OfferItem(self._offering))
+
+    def _may_offer(self) -> bool:
+        return not self._exhausted and self._stopping is None and self.ledger.affords(self.offer_cost)
+
+    # -- for views --------------------------------------------------------------------------------------------------
+
+    def in_flight(self) -> Iterator[Item]:
+        """The items under way, oldest first."""
+        return iter(self.items.values())

@@ -1,0 +1,171 @@
+"""The one immutable statistics object that every view reads, and the meter that makes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flashevolve_plugins._model import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flashevolve_plugins._model import ItemRecord, PoolEntry
+    from flashevolve_plugins._scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a run looks like at one moment. Durations and moments are seconds since the run began.
+
+    Args:
+        seconds: the moment.
+        slots: resource name to its number of slots.
+        busy: resource name to its busy slots.
+        waiting: stage name to its waiting samples.
+        running: stage name to its running samples.
+        items: items in flight.
+        ended: terminal's value to the number of items that ended so.
+        samples: stage name to its finished samples.
+        sample_seconds: stage name to the slot seconds they took.
+        staleness: staleness at the start of the validation to the number of committed items.
+        version: the pool's version.
+        spent: metric calls settled.
+        reserved: metric calls reserved.
+        budget: metric calls in all, or ``None``.
+        seed_score: the seed's validation score, or ``None`` before it is known.
+        best_score: the best validation score, or ``None`` before the seed's is known.
+        busy_seconds: resource name to the slot seconds used since the run began.
+        window: (first, last) moment of the steady part: from the first rollout to the last offer.
+        window_busy: resource name to the share of slot time used inside the window, 0 to 1.
+    """
+
+    seconds: float = 0.0
+    slots: Mapping[str, int] = field(default_factory=dict)
+    busy: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    running: Mapping[str, int] = field(default_factory=dict)
+    items: int = 0
+    ended: Mapping[str, int] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    sample_seconds: Mapping[str, float] = field(default_factory=dict)
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    version: int = 0
+    spent: int = 0
+    reserved: int = 0
+    budget: int | None = None
+    seed_score: float | None = None
+    best_score: float | None = None
+    busy_seconds: Mapping[str, float] = field(default_factory=dict)
+    window: tuple[float, float] = (0.0, 0.0)
+    window_busy: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def proposals(self) -> int:
+        """Items that reached an end of their own: committed, merged or rejected."""
+        own = (Terminal.COMMITTED, Terminal.MERGED, Terminal.REJECTED)
+        return sum(self.ended.get(terminal.value, 0) for terminal in own)
+
+    @property
+    def accepted(self) -> int:
+        """Items that entered the pool."""
+        return self.ended.get(Terminal.COMMITTED.value, 0)
+
+
+class Meter:
+    """Counts what a driver does, with the driver's clock.
+
+    Args:
+        start: the driver's clock at the start of the run.
+    """
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._at: float = start
+        self._busy: Counter[str] = Counter()
+        self._busy_seconds: dict[str, float] = {}
+        self._marks: list[tuple[float, dict[str, float]]] = []
+        self._ended: Counter[str] = Counter()
+        self._samples: Counter[str] = Counter()
+        self._sample_seconds: dict[str, float] = {}
+        self._staleness: Counter[int] = Counter()
+        self.seed_score: float | None = None
+        self.best_score: float | None = None
+
+    def _advance(self, now: float) -> None:
+        for resource, busy in self._busy.items():
+            self._busy_seconds[resource] = self._busy_seconds.get(resource, 0.0) + busy * (now - self._at)
+        self._at = now
+
+    def seconds(self, now: float) -> float:
+        """Seconds since the run began."""
+        return now - self._start
+
+    def sample_started(self, now: float, resource: str) -> None:
+        """A slot of ``resource`` became busy."""
+        self._advance(now)
+        self._busy[resource] += 1
+
+    def sample_ended(self, now: float, resource: str, stage: str, seconds: float) -> None:
+        """A slot of ``resource`` became free after ``seconds`` of a sample of ``stage``."""
+        self._advance(now)
+        self._busy[resource] -= 1
+        self._samples[stage] += 1
+        self._sample_seconds[stage] = self._sample_seconds.get(stage, 0.0) + seconds
+
+    def offered(self, now: float) -> None:
+        """An item was offered: the steady part reaches at least to here."""
+        self._advance(now)
+        mark = (now, dict(self._busy_seconds))
+        if len(self._marks) < 2:  # noqa: PLR2004 - the first and the last
+            self._marks.append(mark)
+        else:
+            self._marks[1] = mark
+
+    def item_ended(self, record: ItemRecord) -> None:
+        """An item reached its terminal."""
+        self._ended[record.terminal.value] += 1
+        if record.terminal is Terminal.COMMITTED:
+            self._staleness[record.staleness] += 1
+
+    def pool_updated(self, entry: PoolEntry) -> None:
+        """An artifact entered the pool."""
+        if self.seed_score is None:
+            self.seed_score = entry.score
+        self.best_score = entry.score if self.best_score is None else max(self.best_score, entry.score)
+
+    def snapshot(self, now: float, scheduler: Scheduler) -> Snapshot:
+        """What the run looks like now."""
+        self._advance(now)
+        window, share = (0.0, 0.0), {}
+        if len(self._marks) == 2:  # noqa: PLR2004
+            (first, before), (last, after) = self._marks
+            window = (first - self._start, last - self._start)
+            if last > first:
+                share = {
+                    name: (after.get(name, 0.0) - before.get(name, 0.0)) / (slots * (last - first))
+                    for name, slots in scheduler.slots.items()
+                    if slots
+                }
+        return Snapshot(
+            seconds=now - self._start,
+            slots=dict(scheduler.slots),
+            busy=dict(scheduler.busy),
+            waiting=dict(scheduler.waiting()),
+            running=dict(scheduler.stage_busy),
+            items=len(scheduler.items),
+            ended=dict(self._ended),
+            samples=dict(self._samples),
+            sample_seconds=dict(self._sample_seconds),
+            staleness=dict(self._staleness),
+            version=scheduler.version,
+            spent=scheduler.ledger.spent,
+            reserved=scheduler.ledger.reserved,
+            budget=scheduler.ledger.limit,
+            seed_score=self.seed_score,
+            best_score=self.best_score,
+            busy_seconds=dict(self._busy_seconds),
+            window=window,
+            window_busy=share,
+        )

@@ -1,0 +1,49 @@
+"""Hook specifications, built-in policies, and what a third party needs to write one.
+
+The shortest plugin::
+
+    # my_policy.py
+    from flashevolve_plugins.hooks import StalenessPolicy, hookimpl
+
+    class Young(StalenessPolicy):
+        def judge(self, item, pool):
+            return self.accept() if item.staleness < 3 else self.discard("too old for me")
+
+    @hookimpl
+    def flashevolve_register_policies(registry):
+        registry.add("young", lambda settings: Young())
+
+    # pyproject.toml of its distribution
+    [project.entry-points.flashevolve_plugins]
+    my-policy = "my_policy"
+
+Installed, it does nothing until a run names it: ``Flash(staleness="young")``.
+"""
+
+from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry, Terminal, Verdict
+from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins._pool import Pool
+from flashevolve_plugins._snapshot import Snapshot
+from flashevolve_plugins.hooks.registry import AdapterRegistry, HostAdapter, PolicyRegistry, PolicySettings
+from flashevolve_plugins.hooks.specs import hookimpl, hookspec
+from flashevolve_plugins.hooks.staleness import Full, Guarded, StalenessPolicy
+
+__all__ = [
+    "AdapterRegistry",
+    "Full",
+    "Guarded",
+    "HostAdapter",
+    "ItemRecord",
+    "ItemView",
+    "Judgement",
+    "PolicyRegistry",
+    "PolicySettings",
+    "Pool",
+    "PoolEntry",
+    "Snapshot",
+    "StalenessPolicy",
+    "Terminal",
+    "Verdict",
+    "hookimpl",
+    "hookspec",
+]

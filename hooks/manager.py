@@ -1,0 +1,219 @@
+"""What is installed, and the typed facade through which a run calls its plugins."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from flashevolve_plugins._errors import PluginError, UnknownNameError, UsageError
+from flashevolve_plugins._model import Verdict
+from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins.hooks import specs
+from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry, PolicySettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
+
+    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
+    from flashevolve_plugins._pool import Pool
+    from flashevolve_plugins._snapshot import Snapshot
+    from flashevolve_plugins.hooks.staleness import StalenessPolicy
+
+GROUP = "flashevolve_plugins"
+BLOCK_VARIABLE = "FLASHEVOLVE_BLOCK"
+
+
+@dataclass(frozen=True)
+class InstalledPlugin:
+    """One entry point of the group ``flashevolve_plugins``.
+
+    Args:
+        name: the entry point's name.
+        origin: its distribution and version.
+        module: what it points to.
+        status: ``"active"``, ``"blocked"``, or the reason why it could not be loaded.
+        plugin: the loaded object, or ``None``.
+    """
+
+    name: str
+    origin: str
+    module: str
+    status: str
+    plugin: Any = None
+
+
+class Installed:
+    """Everything that is installed: loaded once per process by :func:`installed`.
+
+    Args:
+        found: the entry points.
+        blocked: names that must not be loaded.
+    """
+
+    def __init__(self, found: Iterable[EntryPoint], blocked: Iterable[str] = ()) -> None:
+        blocked = frozenset(blocked)
+        self.plugins = [_load(point, blocked) for point in found]
+        self.policies = PolicyRegistry()
+        self.adapters = AdapterRegistry()
+        for each in self.plugins:
+            if each.plugin is not None:
+                self._register(each)
+
+    def _register(self, installed_plugin: InstalledPlugin) -> None:
+        manager = _new_manager()
+        _add(manager, installed_plugin.plugin, installed_plugin.name)
+        self.policies.source = self.adapters.source = installed_plugin.name
+        for hook, registry in (("policies", self.policies), ("adapters", self.adapters)):
+            call = getattr(manager.hook, f"flashevolve_register_{hook}")
+            try:
+                call(registry=registry)
+            except Exception as error:
+                raise PluginError(
+                    installed_plugin.name, f"flashevolve_register_{hook}", "its registration", error
+                ) from error
+
+    def find(self, name: str) -> Any:
+        """The plugin of that name.
+
+        Raises:
+            UnknownNameError: nothing loaded has that name.
+        """
+        loaded = {each.name: each.plugin for each in self.plugins if each.plugin is not None}
+        if name not in loaded:
+            raise UnknownNameError("plugin", name, loaded)
+        return loaded[name]
+
+
+@lru_cache(maxsize=1)
+def installed() -> Installed:
+    """Everything installed, less what the environment variable ``FLASHEVOLVE_BLOCK`` names, separated by commas."""
+    names = os.environ.get(BLOCK_VARIABLE, "")
+    return Installed(entry_points(group=GROUP), [name.strip() for name in names.split(",") if name.strip()])
+
+
+def _load(point: EntryPoint, blocked: frozenset[str]) -> InstalledPlugin:
+    origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+    if point.name in blocked:
+        return InstalledPlugin(point.name, origin, point.value, "blocked")
+    try:
+        return InstalledPlugin(point.name, origin, point.value, "active", point.load())
+    except Exception as error:  # noqa: BLE001 - a colleague's broken install must not stop this run
+        status = f"not loaded: {type(error).__name__}: {error}"
+        warnings.warn(f"Plugin {point.name!r} of {origin} was {status}", stacklevel=2)
+        return InstalledPlugin(point.name, origin, point.value, status)
+
+
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(specs.PROJECT)
+    manager.add_hookspecs(specs)
+    return manager
+
+
+def _add(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
+    manager.register(plugin, name=name)
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise UsageError(f"Plugin {name!r} implements a hook that does not exist: {error}.") from error
+
+
+class RunHooks:
+    """The plugins of one run, typed: what :class:`flashevolve_plugins._policies.Policies` asks for.
+
+    Args:
+        staleness: the run's staleness policy.
+        plugins: further plugins, as objects or by their entry point's name.
+
+    Raises:
+        UsageError: a plugin implements an unknown hook, or implements none.
+    """
+
+    def __init__(self, staleness: StalenessPolicy, plugins: Iterable[object] = ()) -> None:
+        manager = _new_manager()
+        _add(manager, staleness, f"staleness:{type(staleness).__name__}")
+        for plugin in plugins:
+            found = installed().find(plugin) if isinstance(plugin, str) else plugin
+            name = plugin if isinstance(plugin, str) else type(plugin).__name__
+            _add(manager, found, f"{name}#{len(manager.get_plugins())}")
+            if not manager.get_hookcallers(found):
+                raise UsageError(f"Plugin {name!r} implements no hook: mark its methods with @hookimpl.")
+        self._callers = {
+            name: _one_by_one(manager, name) for name in vars(specs) if name.startswith(f"{specs.PROJECT}_")
+        }
+        self._reported: set[tuple[str, str]] = set()
+
+    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+        """The first plugin's judgement; accept if none answers."""
+        hook = "flashevolve_judge_stale"
+        for plugin, call in self._callers[hook]:
+            try:
+                judgement = call(item=item, pool=pool)
+            except Exception as error:
+                raise PluginError(plugin, hook, f"item {item.number}", error) from error
+            if isinstance(judgement, Judgement):
+                return judgement
+            if judgement is not None:
+                wrong = TypeError(f"it returned {judgement!r}, not a Judgement")
+                raise PluginError(plugin, hook, f"item {item.number}", wrong)
+        return Judgement(Verdict.ACCEPT)
+
+    def run_started(self, snapshot: Snapshot) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_run_started", snapshot=snapshot)
+
+    def stage_started(self, item: int, stage: str) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_stage_started", item=item, stage=stage)
+
+    def stage_finished(self, item: int, stage: str) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_stage_finished", item=item, stage=stage)
+
+    def pool_updated(self, entry: PoolEntry) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_pool_updated", entry=entry)
+
+    def item_ended(self, record: ItemRecord) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_item_ended", record=record)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_snapshot", snapshot=snapshot)
+
+    def run_finished(self, snapshot: Snapshot) -> None:
+        """Tell the observers."""
+        self._observe("flashevolve_run_finished", snapshot=snapshot)
+
+    def _observe(self, hook: str, **arguments: Any) -> None:
+        for plugin, call in self._callers[hook]:
+            try:
+                call(**arguments)
+            except Exception as error:  # noqa: BLE001 - an observer must not stop the run
+                if (plugin, hook) not in self._reported:
+                    self._reported.add((plugin, hook))
+                    about = ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:200]
+                    problem = PluginError(plugin, hook, about, error)
+                    warnings.warn(f"{problem}. The run goes on; this is said once.", RuntimeWarning, stacklevel=2)
+
+
+def _one_by_one(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Any]]:
+    """Name and caller of each plugin that implements a hook, last registered first, so that one can be blamed."""
+    everyone = manager.get_plugins()
+    pairs = []
+    for impl in reversed(getattr(manager.hook, hook).get_hookimpls()):
+        others = [plugin for plugin in everyone if plugin is not impl.plugin]
+        pairs.append((impl.plugin_name, manager.subset_hook_caller(hook, remove_plugins=others)))
+    return pairs
+
+
+def make_policy(name: str, settings: PolicySettings) -> StalenessPolicy:
+    """A fresh staleness policy by name."""
+    return installed().policies.make(name, settings)

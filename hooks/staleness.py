@@ -1,0 +1,119 @@
+"""Staleness policies: the base class, and the two that only look at the number (paper, section on Async modes)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins._model import Verdict
+from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins.hooks.specs import hookimpl
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._model import ItemView
+    from flashevolve_plugins._pool import Pool
+
+DEFAULT_MAX_STALENESS = 4
+
+
+class StalenessPolicy(ABC):
+    """Decides whether a stale item goes on.
+
+    Called by the driver, on the thread that called the host, never two calls at once. ``item`` is a copy and ``pool``
+    is to be read only: change neither. Keep state in ``self``: a run makes its own policy, unless you hand it one.
+
+    Policies compose: ``a & b`` accepts what both accept, ``a | b`` what either accepts.
+    """
+
+    @abstractmethod
+    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+        """Judge an item whose staleness is at least 1.
+
+        Args:
+            item: the item, with its staleness in pool versions.
+            pool: all admitted artifacts; ``pool.since(item.version)`` is what came since the item was born.
+
+        Returns:
+            :meth:`accept` or :meth:`discard`.
+        """
+
+    @staticmethod
+    def accept() -> Judgement:
+        """The item goes on."""
+        return Judgement(Verdict.ACCEPT)
+
+    @staticmethod
+    def discard(reason: str) -> Judgement:
+        """The item ends here.
+
+        Args:
+            reason: why, in one clause; users read it.
+        """
+        return Judgement(Verdict.DISCARD, reason)
+
+    @hookimpl
+    def flashevolve_judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+        """Answer the hook with :meth:`judge`."""
+        return self.judge(item, pool)
+
+    def __and__(self, other: StalenessPolicy) -> StalenessPolicy:
+        """Accept what both accept."""
+        return _Both(self, other)
+
+    def __or__(self, other: StalenessPolicy) -> StalenessPolicy:
+        """Accept what either accepts."""
+        return _Either(self, other)
+
+
+class _Both(StalenessPolicy):
+    def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
+        self._first, self._second = first, second
+
+    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+        judgement = self._first.judge(item, pool)
+        return self._second.judge(item, pool) if judgement.verdict is Verdict.ACCEPT else judgement
+
+
+class _Either(StalenessPolicy):
+    def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
+        self._first, self._second = first, second
+
+    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+        judgement = self._first.judge(item, pool)
+        return judgement if judgement.verdict is Verdict.ACCEPT else self._second.judge(item, pool)
+
+
+class Full(StalenessPolicy):
+    """Full Async: accepts everything."""
+
+    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+        """Accept."""
+        del item, pool
+        return self.accept()
+
+
+class Guarded(StalenessPolicy):
+    """Guarded Async: goes on while the staleness is at most ``max_staleness``, else discards.
+
+    Args:
+        max_staleness: pool versions an item may lag behind.
+
+    Raises:
+        UsageError: ``max_staleness`` is not a whole number of at least 0.
+    """
+
+    def __init__(self, max_staleness: int = DEFAULT_MAX_STALENESS) -> None:
+        if isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0:
+            raise UsageError(
+                f"max_staleness={max_staleness!r} must be a whole number of at least 0: "
+                "the pool versions that an item may lag behind."
+            )
+        self.max_staleness = max_staleness
+
+    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+        """Compare the staleness with the bound."""
+        del pool
+        if item.staleness <= self.max_staleness:
+            return self.accept()
+        return self.discard(f"stale by {item.staleness}, more than max_staleness={self.max_staleness}")
