@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from flashevolve_plugins.benchmarks.server.chat import BadRequest, ChatRequest, error_body, parse_chat
+from flashevolve_plugins.benchmarks.server.chat import BadRequestError, ChatRequest, error_body, parse_chat
 from flashevolve_plugins.benchmarks.server.engine import Engine
 from flashevolve_plugins.benchmarks.server.metrics import Counters
 from flashevolve_plugins.benchmarks.server.simulator import Choice, Simulator, count_tokens
@@ -78,7 +78,7 @@ class _Service:
             chat = parse_chat(await Request(scope, receive).body(), self._settings.models)
         except ClientDisconnect:
             return
-        except BadRequest as error:
+        except BadRequestError as error:
             await JSONResponse(error_body(error), error.status)(scope, receive, send)
             return
         run = _Run(chat, self._simulator.choices(chat), self._engine, self._counters)

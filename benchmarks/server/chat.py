@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["BadRequest", "ChatRequest", "Message", "error_body", "parse_chat"]
+__all__ = ["BadRequestError", "ChatRequest", "Message", "error_body", "parse_chat"]
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _FORMATS = frozenset({"text", "json_object", "json_schema"})
@@ -17,7 +17,7 @@ _MOST_CHOICES = 128
 _HOTTEST = 2.0
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """A request that the server refuses.
 
     Args:
@@ -64,7 +64,7 @@ class ChatRequest:
     response_format: dict[str, Any]
 
 
-def error_body(error: BadRequest) -> dict[str, Any]:
+def error_body(error: BadRequestError) -> dict[str, Any]:
     """Return the error in OpenAI's form."""
     kind = "model_not_found" if error.param == "model" else None
     fields = {"message": str(error), "type": "invalid_request_error", "param": error.param, "code": kind}
@@ -79,16 +79,16 @@ def parse_chat(body: bytes, models: Collection[str]) -> ChatRequest:
         models: the names that are served.
 
     Raises:
-        BadRequest: the body is not a request that can be answered; status 404 for an unknown model.
+        BadRequestError: the body is not a request that can be answered; status 404 for an unknown model.
     """
     try:
         data = json.loads(body)
     except ValueError as error:
         msg = f"The body is not JSON: {error}."
-        raise BadRequest(msg) from None
+        raise BadRequestError(msg) from None
     if not isinstance(data, dict):
         msg = "The body must be a JSON object."
-        raise BadRequest(msg)
+        raise BadRequestError(msg)
     stream = _flag(data, "stream")
     limit = _count(data, "max_completion_tokens") or _count(data, "max_tokens")
     _check_temperature(data.get("temperature"))
@@ -107,10 +107,10 @@ def _model(value: object, models: Collection[str]) -> str:
     """Return the model's name if it is served."""
     if not isinstance(value, str):
         msg = "model must be a string."
-        raise BadRequest(msg, "model")
+        raise BadRequestError(msg, "model")
     if value not in models:
         msg = f"The model `{value}` does not exist; this server has {', '.join(sorted(models))}."
-        raise BadRequest(msg, "model", 404)
+        raise BadRequestError(msg, "model", 404)
     return value
 
 
@@ -118,7 +118,7 @@ def _messages(value: object) -> tuple[Message, ...]:
     """Return the messages."""
     if not isinstance(value, list) or not value:
         msg = "messages must be a list of one or more messages."
-        raise BadRequest(msg, "messages")
+        raise BadRequestError(msg, "messages")
     return tuple(_message(index, entry) for index, entry in enumerate(value))
 
 
@@ -128,7 +128,7 @@ def _message(index: int, entry: object) -> Message:
     role = entry.get("role") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(role, str) or role not in _ROLES:
         msg = f"{where} must be an object with a role among {', '.join(sorted(_ROLES))}."
-        raise BadRequest(msg, where)
+        raise BadRequestError(msg, where)
     content = entry.get("content")
     if isinstance(content, str):
         return Message(role, content)
@@ -137,7 +137,7 @@ def _message(index: int, entry: object) -> Message:
     if isinstance(content, list) and content and all(isinstance(part, dict) for part in content):
         return Message(role, "\n".join(_part(part) for part in content))
     msg = f"{where}.content must be a string or a list of parts."
-    raise BadRequest(msg, f"{where}.content")
+    raise BadRequestError(msg, f"{where}.content")
 
 
 def _part(part: dict[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _count(data: dict[str, Any], name: str, most: float = float("inf")) -> int |
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         msg = f"{name} must be a whole number from 1{'' if most == float('inf') else f' to {most}'}."
-        raise BadRequest(msg, name)
+        raise BadRequestError(msg, name)
     return value
 
 
@@ -164,7 +164,7 @@ def _flag(data: dict[str, Any], name: str) -> bool:
         return False
     if not isinstance(value, bool):
         msg = f"{name} must be true or false."
-        raise BadRequest(msg, name)
+        raise BadRequestError(msg, name)
     return value
 
 
@@ -175,7 +175,7 @@ def _include_usage(data: dict[str, Any], *, stream: bool) -> bool:
         return False
     if not stream or not isinstance(options, dict):
         msg = "stream_options must be an object, and needs stream to be true."
-        raise BadRequest(msg, "stream_options")
+        raise BadRequestError(msg, "stream_options")
     return _flag(options, "include_usage")
 
 
@@ -185,7 +185,7 @@ def _check_temperature(value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _HOTTEST:
         msg = "temperature must be a number from 0 to 2."
-        raise BadRequest(msg, "temperature")
+        raise BadRequestError(msg, "temperature")
 
 
 def _response_format(value: object) -> dict[str, Any]:
@@ -194,5 +194,5 @@ def _response_format(value: object) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or value.get("type") not in _FORMATS:
         msg = f"response_format must be an object whose type is among {', '.join(sorted(_FORMATS))}."
-        raise BadRequest(msg, "response_format")
+        raise BadRequestError(msg, "response_format")
     return value

@@ -18,13 +18,13 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no request for 
 
 @pytest.fixture(scope="session")
 def eager() -> Landscape:
-    """A landscape whose reflections always learn something that is true."""
+    """Return a landscape whose reflections always learn something that is true."""
     return Landscape(seed=3, missed=0.0, wrong_name=0.0)
 
 
 @pytest.fixture(scope="session")
 def server(eager: Landscape) -> Iterator[SimulatedServer]:
-    """A server that answers at once."""
+    """Run a server that answers at once."""
     pytest.importorskip("uvicorn")
     pytest.importorskip("starlette")
     with SimulatedServer(ServerSettings(landscape=eager, latency=LatencyModel(time_scale=0))) as running:

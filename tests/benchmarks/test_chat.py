@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashevolve_plugins.benchmarks.server.chat import BadRequest, error_body, parse_chat
+from flashevolve_plugins.benchmarks.server.chat import BadRequestError, error_body, parse_chat
 from flashevolve_plugins.benchmarks.server.forms import Field, find_form
 
 GOOD: dict[str, Any] = {"model": "simulated", "messages": [{"role": "user", "content": "hi"}]}
@@ -60,7 +60,7 @@ def test_a_body_is_read_with_its_options() -> None:
     ],
 )
 def test_a_bad_field_is_named(changes: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(BadRequestError) as caught:
         parse(**changes)
     assert caught.value.status == 400
     error = error_body(caught.value)["error"]
@@ -70,12 +70,12 @@ def test_a_bad_field_is_named(changes: dict[str, Any], param: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"3"])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         parse_chat(body, ["simulated"])
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    with pytest.raises(BadRequest, match=r"`other` does not exist; this server has simulated") as caught:
+    with pytest.raises(BadRequestError, match=r"`other` does not exist; this server has simulated") as caught:
         parse(model="other")
     assert caught.value.status == 404
 

@@ -49,7 +49,7 @@ def test_it_ends_with_its_standard_input_when_asked_to() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--host", "0.0.0.0"], "must be a loopback address"),
+        (["--host", "192.0.2.1"], "must be a loopback address"),
         (["--host", "example.org"], "must be a loopback address"),
         (["--port", "70000"], "--port must lie within 0 and 65535"),
         (["--port", "many"], "invalid int value"),

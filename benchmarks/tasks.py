@@ -1,0 +1,115 @@
+"""Tasks that an optimizer can be run on: the hidden-rule landscape, and question/answer files."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dspy
+from flashevolve_plugins._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins.benchmarks.landscape import Landscape
+
+SEED_INSTRUCTION = "Answer the question."
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What ``dspy.GEPA`` needs of a task.
+
+    Args:
+        trainset: examples for rollouts.
+        valset: examples for validations.
+        metric: dspy's five-argument metric, with feedback.
+        true_score: the score of an instruction without noise, or ``None`` where it cannot be computed.
+    """
+
+    trainset: list[Any]
+    valset: list[Any]
+    metric: Callable[..., Any]
+    true_score: Callable[[str], float] | None = None
+
+    def program(self) -> Any:
+        """A fresh program, one predictor from question to answer."""
+        return dspy.Predict(dspy.Signature("question -> answer", SEED_INSTRUCTION))
+
+
+def landscape_task(landscape: Landscape, *, train: int, val: int) -> Task:
+    """A task of the hidden-rule landscape.
+
+    Args:
+        landscape: the rules; the simulated server must answer by the same ones.
+        train: number of training examples.
+        val: number of validation examples.
+    """
+
+    def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        del trace, pred_name, pred_trace
+        score, feedback = landscape.feedback(gold.question, pred.answer)
+        return dspy.Prediction(score=score, feedback=feedback)
+
+    def examples(split: Any, count: int) -> list[Any]:
+        return [
+            dspy.Example(question=each.question).with_inputs("question") for each in landscape.examples(split, count)
+        ]
+
+    return Task(examples("train", train), examples("val", val), metric, landscape.true_score)
+
+
+def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
+    """A task from a JSON-lines file with the fields of GSM8K (question, answer) or Formula (context, target).
+
+    Args:
+        path: the file.
+        train: number of training examples.
+        val: number of validation examples; no example is in both.
+        seed: of the choice of examples.
+
+    Raises:
+        UsageError: no such file, too few lines, or other fields.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"There is no file {path!r}: give a JSON-lines file with question and answer fields.")
+    pairs = [_pair(json.loads(line), path) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    if len(pairs) < train + val:
+        raise UsageError(f"{path!r} has {len(pairs)} examples, fewer than train={train} and val={val} together.")
+    random.Random(seed).shuffle(pairs)  # noqa: S311 - a choice of examples, not a secret
+    examples = [
+        dspy.Example(question=question, target=target).with_inputs("question") for question, target in pairs
+    ]
+    return Task(examples[:train], examples[train : train + val], _answer_metric)
+
+
+def _pair(row: dict[str, Any], path: str) -> tuple[str, str]:
+    if "question" in row and "answer" in row:
+        return str(row["question"]), str(row["answer"]).rsplit("####", 1)[-1].strip()
+    if "context" in row and "target" in row:
+        return str(row["context"]), str(row["target"]).strip()
+    raise UsageError(
+        f"{path!r} has a line with the fields {sorted(row)}: needed are question and answer, or context and target."
+    )
+
+
+def _answer_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    """1 if the answer's last number, or its text where there is none, is the target; else 0."""
+    del trace, pred_name, pred_trace
+    answer = str(pred.answer or "")
+    right = _normal(answer) == _normal(gold.target)
+    words = "Correct." if right else f"Wrong: the answer should be {gold.target}, and the response said {answer[:200]!r}."
+    return dspy.Prediction(score=float(right), feedback=words)
+
+
+def _normal(text: str) -> str:
+    numbers = _NUMBER.findall(text)
+    if not numbers:
+        return " ".join(text.lower().split())
+    return f"{float(numbers[-1].replace(',', '')):.6g}"
