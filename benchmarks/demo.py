@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported: the host's own bar
     from flashevolve_plugins.benchmarks.measure import CountingLM, run_gepa  # noqa: PLC0415 - imports dspy
 
-    logging.getLogger("dspy").setLevel(logging.ERROR)
+    logging.getLogger("dspy").setLevel(logging.CRITICAL)  # each example that fails is an error there
     server, task = _simulated(options) if options.data is None else (nullcontext(), _from_file(options))
     with server as running:
         lm = CountingLM(

@@ -139,7 +139,7 @@ def run_gepa(
     )
     lm.reset()
     started, cpu = time.monotonic(), time.process_time()
-    with dspy.context(lm=lm):
+    with dspy.context(lm=lm, adapter=task.adapter):
         best = optimizer.compile(task.program(), trainset=task.trainset, valset=task.valset)
     seconds = time.monotonic() - started
     details = best.detailed_results

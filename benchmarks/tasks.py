@@ -30,12 +30,14 @@ class Task:
         valset: examples for validations.
         metric: dspy's five-argument metric, with feedback.
         true_score: the score of an instruction without noise, or ``None`` where it cannot be computed.
+        adapter: the dspy adapter to use, or ``None`` for dspy's own.
     """
 
     trainset: list[Any]
     valset: list[Any]
     metric: Callable[..., Any]
     true_score: Callable[[str], float] | None = None
+    adapter: Any = None
 
     def program(self) -> Any:
         """A fresh program, one predictor from question to answer."""
@@ -64,6 +66,24 @@ def landscape_task(landscape: Landscape, *, train: int, val: int) -> Task:
     return Task(examples("train", train), examples("val", val), metric, landscape.true_score)
 
 
+class PlainAdapter(dspy.Adapter):  # type: ignore[misc]
+    """A dspy adapter without field markers: the instruction, then the inputs; the whole answer is the output.
+
+    Small models do not keep to markers. The last output field gets the text, further ones stay empty.
+    """
+
+    def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """The messages of a request."""
+        del demos
+        fields = "\n\n".join(f"{name}: {value}" for name, value in inputs.items())
+        return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": fields}]
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """The output fields of an answer."""
+        *others, last = signature.output_fields
+        return {**dict.fromkeys(others, ""), last: completion.strip()}
+
+
 def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
     """A task from a JSON-lines file with the fields of GSM8K (question, answer) or Formula (context, target).
 
@@ -86,7 +106,7 @@ def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
     examples = [
         dspy.Example(question=question, target=target).with_inputs("question") for question, target in pairs
     ]
-    return Task(examples[:train], examples[train : train + val], _answer_metric)
+    return Task(examples[:train], examples[train : train + val], _answer_metric, adapter=PlainAdapter())
 
 
 def _pair(row: dict[str, Any], path: str) -> tuple[str, str]:

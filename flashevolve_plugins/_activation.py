@@ -30,6 +30,10 @@ class _NotGiven:
     def __repr__(self) -> str:
         return "None"
 
+    def __reduce__(self) -> str:
+        """Stay the one object when copied or pickled."""
+        return "NOT_GIVEN"
+
 
 NOT_GIVEN: Any = _NotGiven()
 

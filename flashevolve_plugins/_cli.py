@@ -100,7 +100,7 @@ def _plugins(arguments: list[str]) -> int:
     hosts = Table("host", "plugin", "supported", "status", title="Hosts", title_justify="left")
     for adapter, source in everything.adapters:
         hosts.add_row(adapter.package, source, adapter.supported, _host_status(adapter.package, adapter.extra))
-    console = Console()
+    console = Console(markup=False, emoji=False)  # the cells are plain text: an extra stands in brackets
     console.print(plugins, policies, hosts, sep="\n")
     return 0
 

@@ -26,13 +26,21 @@ def require_connections(urls: Iterable[str]) -> None:
         BackendError: a server that does not answer within 5 seconds.
     """
     for url in dict.fromkeys(urls):
-        parts = urlsplit(url)
-        if parts.scheme not in PORTS or not parts.hostname:
-            raise UsageError(f"The base URL {url!r} is not one: write it like http://127.0.0.1:8000/v1.")
-        port = parts.port or PORTS[parts.scheme]
+        host, port = _address(url)
         try:
-            socket.create_connection((parts.hostname, port), timeout=TIMEOUT).close()
-        except OSError as error:
+            socket.create_connection((host, port), timeout=TIMEOUT).close()
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
             raise BackendError(
                 f"No server answers at {url} ({error}): start it, or correct the model's api_base. Nothing was spent."
             ) from error
+
+
+def _address(url: str) -> tuple[str, int]:
+    """Host and port of a base URL."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in PORTS and parts.hostname:
+            return parts.hostname, parts.port or PORTS[parts.scheme]
+    except ValueError:  # a port or an IPv6 address that is none
+        pass
+    raise UsageError(f"The base URL {url!r} is not one: write it like http://127.0.0.1:8000/v1.")

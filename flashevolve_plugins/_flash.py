@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -71,8 +72,12 @@ class Flash:
             value = getattr(self, name)
             if value not in known and not (name == "evaluate" and value is None):
                 raise UnknownNameError(name, value, known)
-        if isinstance(self.plugins, (str, bytes)):
+        for name in ("lockstep", "progress", "check_connection"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name}={getattr(self, name)!r} must be True or False.")
+        if isinstance(self.plugins, (str, bytes)) or not isinstance(self.plugins, Iterable):
             raise UsageError(f"plugins={self.plugins!r} must be a list of plugins: write plugins=[{self.plugins!r}].")
+        self.plugins = tuple(self.plugins)
         self.open_hooks()
 
     def open_hooks(self) -> RunHooks:

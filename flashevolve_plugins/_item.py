@@ -96,6 +96,7 @@ class Item:
 
     def deciding_to_waiting(self, stage: Stage) -> None:
         """Go on with the next stage."""
+        self.require(State.DECIDING)
         self.move(State.WAITING)
         self._begin(stage)
 

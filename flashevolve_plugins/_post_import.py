@@ -33,11 +33,33 @@ class _Watcher:
         self._names: frozenset[str] | None = None
         self._imported = imported
         self._busy = threading.local()
+        self._under_way: list[str] = []
+
+    def tell_those_here(self) -> None:
+        """Call back for the watched packages that are there; those still being imported are told at a later import."""
+        for name in sorted(self.names()):
+            if name in sys.modules:
+                self._under_way.append(name)
+        self._tell_complete()
+
+    def _tell_complete(self) -> None:
+        for name in tuple(self._under_way):
+            module = sys.modules.get(name)
+            if module is not None and getattr(module.__spec__, "_initializing", False):
+                continue
+            try:
+                self._under_way.remove(name)
+            except ValueError:  # another thread was faster
+                continue
+            if module is not None:
+                self._imported(name)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Look up a watched top-level package with the other finders, and wrap its loader."""
+        if self._under_way:
+            self._tell_complete()
         if path is not None or not _is_foreign(fullname) or getattr(self._busy, "value", False):
             return None
         self._busy.value = True
@@ -93,13 +115,10 @@ def watch(names: Callable[[], frozenset[str]], imported: Callable[[str], None]) 
 
     Args:
         names: gives the top-level packages to watch; asked at most once.
-        imported: called with a package's name, once, after its import.
+        imported: called with a package's name, once, after its import; for a package whose import is under way while
+            the watching begins, at the next import after it.
     """
     watcher = _Watcher(names, imported)
     sys.meta_path.insert(0, watcher)
     if any(_is_foreign(name) for name in tuple(sys.modules)):
-        for name in sorted(watcher.names()):
-            module = sys.modules.get(name)
-            spec = getattr(module, "__spec__", None)
-            if module is not None and not getattr(spec, "_initializing", False):
-                imported(name)
+        watcher.tell_those_here()

@@ -156,9 +156,8 @@ class Scheduler:
             terminal = Terminal.FAILED if event.failed else Terminal.DISCARDED
             self._doom(item, terminal, event.reason or "stale")
             return
-        item.judged_version = self.version
         if event.verdict is Verdict.PATCH:
-            item.version = self.version
+            item.version = item.judged_version = self.version
         item.move(State.RUNNING if item.reserved else State.WAITING)
         if item.reserved and item.complete:
             self._finish(item)
@@ -320,6 +319,7 @@ class Scheduler:
         paid_validation = item.reserved and stage.commits
         if item.judged_version != self.version and not paid_validation:
             item.move(State.JUDGING)
+            item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
             self._out.append(ev.JudgeStale(item.number, stage, item.staleness))
             return False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._snapshot import Snapshot
     from flashevolve_plugins.hooks.staleness import StalenessPolicy
 
+DISTRIBUTION = "flashevolve-plugins"
 GROUP = "flashevolve_plugins"
 BLOCK_VARIABLE = "FLASHEVOLVE_BLOCK"
 
@@ -59,25 +60,32 @@ class Installed:
 
     def __init__(self, found: Iterable[EntryPoint], blocked: Iterable[str] = ()) -> None:
         blocked = frozenset(blocked)
-        self.plugins = [_load(point, blocked) for point in found]
         self.policies = PolicyRegistry()
         self.adapters = AdapterRegistry()
-        for each in self.plugins:
-            if each.plugin is not None:
-                self._register(each)
+        self.plugins = [self._load(point, blocked) for point in found]
 
-    def _register(self, installed_plugin: InstalledPlugin) -> None:
+    def _load(self, point: EntryPoint, blocked: frozenset[str]) -> InstalledPlugin:
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+        if point.name in blocked:
+            return InstalledPlugin(point.name, origin, point.value, "blocked")
+        forget = (self.policies.mark(), self.adapters.mark())
+        try:
+            plugin = point.load()
+            self._register(plugin, point.name)
+        except Exception as error:  # noqa: BLE001 - a colleague's broken install must not stop this run
+            for each in forget:
+                each()
+            status = f"not loaded: {type(error).__name__}: {error}"
+            warnings.warn(f"Plugin {point.name!r} of {origin} was {status}", stacklevel=2)
+            return InstalledPlugin(point.name, origin, point.value, status)
+        return InstalledPlugin(point.name, origin, point.value, "active", plugin)
+
+    def _register(self, plugin: object, name: str) -> None:
         manager = _new_manager()
-        _add(manager, installed_plugin.plugin, installed_plugin.name)
-        self.policies.source = self.adapters.source = installed_plugin.name
-        for hook, registry in (("policies", self.policies), ("adapters", self.adapters)):
-            call = getattr(manager.hook, f"flashevolve_register_{hook}")
-            try:
-                call(registry=registry)
-            except Exception as error:
-                raise PluginError(
-                    installed_plugin.name, f"flashevolve_register_{hook}", "its registration", error
-                ) from error
+        _add(manager, plugin, name)
+        self.policies.source = self.adapters.source = name
+        manager.hook.flashevolve_register_policies(registry=self.policies)
+        manager.hook.flashevolve_register_adapters(registry=self.adapters)
 
     def find(self, name: str) -> Any:
         """The plugin of that name.
@@ -95,19 +103,9 @@ class Installed:
 def installed() -> Installed:
     """Everything installed, less what the environment variable ``FLASHEVOLVE_BLOCK`` names, separated by commas."""
     names = os.environ.get(BLOCK_VARIABLE, "")
-    return Installed(entry_points(group=GROUP), [name.strip() for name in names.split(",") if name.strip()])
-
-
-def _load(point: EntryPoint, blocked: frozenset[str]) -> InstalledPlugin:
-    origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
-    if point.name in blocked:
-        return InstalledPlugin(point.name, origin, point.value, "blocked")
-    try:
-        return InstalledPlugin(point.name, origin, point.value, "active", point.load())
-    except Exception as error:  # noqa: BLE001 - a colleague's broken install must not stop this run
-        status = f"not loaded: {type(error).__name__}: {error}"
-        warnings.warn(f"Plugin {point.name!r} of {origin} was {status}", stacklevel=2)
-        return InstalledPlugin(point.name, origin, point.value, status)
+    # Ours first, so that no other install can take the name of a built-in policy.
+    found = sorted(entry_points(group=GROUP), key=lambda point: not point.dist or point.dist.name != DISTRIBUTION)
+    return Installed(found, [name.strip() for name in names.split(",") if name.strip()])
 
 
 def _new_manager() -> pluggy.PluginManager:
@@ -117,11 +115,14 @@ def _new_manager() -> pluggy.PluginManager:
 
 
 def _add(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
-    manager.register(plugin, name=name)
+    if manager.is_registered(plugin):
+        raise UsageError(f"Plugin {name!r} is given twice: leave one out.")
     try:
+        manager.register(plugin, name=name)
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise UsageError(f"Plugin {name!r} implements a hook that does not exist: {error}.") from error
+        problem = " ".join(str(error).split())
+        raise UsageError(f"Plugin {name!r} implements a hook that does not exist so: {problem}.") from error
 
 
 class RunHooks:
@@ -132,7 +133,7 @@ class RunHooks:
         plugins: further plugins, as objects or by their entry point's name.
 
     Raises:
-        UsageError: a plugin implements an unknown hook, or implements none.
+        UsageError: a plugin implements an unknown hook or none, is a class, or is given twice.
     """
 
     def __init__(self, staleness: StalenessPolicy, plugins: Iterable[object] = ()) -> None:
@@ -141,6 +142,8 @@ class RunHooks:
         for plugin in plugins:
             found = installed().find(plugin) if isinstance(plugin, str) else plugin
             name = plugin if isinstance(plugin, str) else type(plugin).__name__
+            if isinstance(found, type):
+                raise UsageError(f"Plugin {found.__name__!r} is a class: pass an object, {found.__name__}().")
             _add(manager, found, f"{name}#{len(manager.get_plugins())}")
             if not manager.get_hookcallers(found):
                 raise UsageError(f"Plugin {name!r} implements no hook: mark its methods with @hookimpl.")
@@ -161,7 +164,7 @@ class RunHooks:
                 return judgement
             if judgement is not None:
                 wrong = TypeError(f"it returned {judgement!r}, not a Judgement")
-                raise PluginError(plugin, hook, f"item {item.number}", wrong)
+                raise PluginError(plugin, hook, f"item {item.number}", wrong) from wrong
         return Judgement(Verdict.ACCEPT)
 
     def run_started(self, snapshot: Snapshot) -> None:

@@ -49,6 +49,11 @@ class PolicyRegistry:
             raise UsageError(f"Policy {name!r} of plugin {self.source!r} is already registered by plugin {taken!r}.")
         self._factories[name] = (factory, self.source)
 
+    def mark(self) -> Callable[[], None]:
+        """A function that forgets what is added from now on."""
+        kept = dict(self._factories)
+        return lambda: setattr(self, "_factories", kept)
+
     def make(self, name: str, settings: PolicySettings) -> StalenessPolicy:
         """A fresh policy for a run.
 
@@ -91,6 +96,11 @@ class AdapterRegistry:
     def add(self, adapter: HostAdapter) -> None:
         """Register an adapter; the first one for a package stays."""
         self._adapters.setdefault(adapter.package, (adapter, self.source))
+
+    def mark(self) -> Callable[[], None]:
+        """A function that forgets what is added from now on."""
+        kept = dict(self._adapters)
+        return lambda: setattr(self, "_adapters", kept)
 
     def get(self, package: str) -> HostAdapter | None:
         """The adapter for a package, or ``None``."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._flash import Granularity
     from gepa.core.adapter import EvaluationBatch
 
-ALARM_AFTER = 10  # examples that all raise, and none before them that did not
+ALARM_AFTER = 10  # examples, the first ones: if all of them raise, nothing will ever work
 
 
 class DspyEvaluator:
@@ -34,7 +34,7 @@ class DspyEvaluator:
         self.urls: Sequence[str] = tuple(_base_urls(adapter))
         self._examples = ExampleEvaluator(adapter)
         self._lock = threading.Lock()
-        self._evaluated = self._raised = 0
+        self._started = self._raised = 0
         self._alarm_after: int | None = ALARM_AFTER
 
     def expect(self, examples: int) -> None:
@@ -45,34 +45,37 @@ class DspyEvaluator:
         """Evaluate a candidate on examples, on the calling thread.
 
         Raises:
-            BackendError: every example so far raised.
+            BackendError: the first examples all raised.
         """
-        parts = [
-            self._examples.evaluate(candidate, example, capture_traces=capture_traces, on_failure=self._on_failure)
-            for example in batch
-        ]
-        if self._alarm_after is not None:
-            with self._lock:
-                self._evaluated += len(batch)
-                if self._evaluated > self._raised:
-                    self._alarm_after = None  # something works
-        return self.merge(parts)
+        return self.merge([self._evaluate(candidate, example, capture_traces=capture_traces) for example in batch])
+
+    def _evaluate(self, candidate: dict[str, str], example: Any, *, capture_traces: bool) -> EvaluationBatch:
+        if self._alarm_after is None:
+            return self._examples.evaluate(candidate, example, capture_traces=capture_traces)
+        with self._lock:
+            self._started += 1
+            watched = self._started <= (self._alarm_after or 0)
+        failures: list[tuple[str, Exception]] = []
+        part = self._examples.evaluate(
+            candidate, example, capture_traces=capture_traces, on_failure=lambda *failure: failures.append(failure)
+        )
+        raised = [failure for failure in failures if not isinstance(failure[1], AdapterParseError)]
+        with self._lock:
+            if not raised:
+                self._alarm_after = None  # something works
+            self._raised += bool(raised and watched)
+            alarm = self._alarm_after is not None and self._raised >= self._alarm_after
+        if alarm:
+            kind, error = raised[-1]
+            raise BackendError(
+                f"Every one of the first {self._raised} examples raised in the {kind} ({type(error).__name__}: {error}): "
+                f"correct the {kind}, then run again. Nothing else was spent."
+            ) from error
+        return part
 
     def merge(self, parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
         """Join the parts of one batch, in order."""
         return merge(parts)
-
-    def _on_failure(self, kind: str, error: Exception) -> None:
-        if self._alarm_after is None or isinstance(error, AdapterParseError):
-            return
-        with self._lock:
-            self._raised += 1
-            raised = self._raised
-        if raised >= self._alarm_after:
-            raise BackendError(
-                f"Every one of the first {raised} examples raised in the {kind} ({type(error).__name__}: {error}): "
-                f"correct the {kind}, then run again. Nothing else was spent."
-            ) from error
 
 
 def _has_builtin_proposers(adapter: Any) -> bool:

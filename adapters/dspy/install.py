@@ -37,7 +37,8 @@ def _with_executor(init: Callable[..., None]) -> Callable[..., None]:
         if flash is not NOT_GIVEN and flash is not None:
             _require_supported()
         init(self, *args, **kwargs)
-        setattr(self, ATTRIBUTE, flash)
+        if flash is not NOT_GIVEN:
+            setattr(self, ATTRIBUTE, flash)
 
     setattr(wrapper, MARK, True)
     wrapper.__signature__ = signature_with_executor(init)  # type: ignore[attr-defined]

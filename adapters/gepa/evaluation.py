@@ -116,12 +116,13 @@ declare(
 )
 
 
-def evaluator_for(adapter: Any, asked: Granularity | None) -> Evaluator:
+def evaluator_for(adapter: Any, asked: Granularity | None, *, tell: bool = True) -> Evaluator:
     """The evaluator of a host adapter.
 
     Args:
         adapter: the host's adapter.
         asked: what the user's ``Flash(evaluate=...)`` says; it wins over every declaration.
+        tell: whether to tell the author of an adapter without a declaration how to make one.
 
     Raises:
         UnknownNameError: the adapter declares something else than the known granularities.
@@ -132,13 +133,14 @@ def evaluator_for(adapter: Any, asked: Granularity | None) -> Evaluator:
                 return make(adapter)
     declared = asked or getattr(adapter, DECLARATION, None)
     if declared is None:
-        logger.warning(
-            "%s does not say what it can evaluate at once, so its batches run one at a time: set %s = 'example' "
-            "(or 'batch') on it, or pass Flash(evaluate='example'), if its evaluate may be called from several threads.",
-            type(adapter).__name__,
-            DECLARATION,
-        )
         declared = "serial"
+        if tell:
+            logger.warning(
+                "%s does not say what it can evaluate at once, so its batches run one at a time: set %s = 'example' (or "
+                "'batch') on it, or pass Flash(evaluate='example'), if its evaluate may be called from several threads.",
+                type(adapter).__name__,
+                DECLARATION,
+            )
     if declared not in GRANULARITIES:
         raise UnknownNameError(f"{type(adapter).__name__}.{DECLARATION}", declared, GRANULARITIES)
     return PlainEvaluator(adapter, declared)

@@ -42,6 +42,14 @@ def mutation(session: Session, tasks: list[Any], scope: Callable[[], Any]) -> Bo
     return Outcome(outcome.terminal, outcome.reason, recording)
 
 
+def failed(error: Exception) -> Body:
+    """The body of an item whose offer failed: the host's loop comes to the error where it asks for the tasks."""
+    recording = Recording()
+    recording.put("tasks", error)
+    yield from ()
+    return Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}", recording)
+
+
 class _Mutation:
     def __init__(self, session: Session, tasks: list[Any], recording: Recording, scope: Callable[[], Any]) -> None:
         self._session = session
@@ -50,7 +58,7 @@ class _Mutation:
         self._recording = recording
         self._scope = scope
         self._chosen: list[CandidateProposal] = []
-        self._gate_cost = sum(len(task.minibatch) for task in tasks)
+        self._gate_cost = session.rollout_cost(sum(len(task.minibatch) for task in tasks))
 
     def body(self) -> Body:
         evaluations = yield from self._rollout()
@@ -83,6 +91,7 @@ class _Mutation:
         stage, finish = self._session.evaluation_stage(
             "rollout", list(unique.values()), then=self._gate_cost + self._session.validation_cost
         )
+        self._session.note_costs(proposal=stage.cost + self._gate_cost)
         results = finish((yield stage))
         self._recording.put("evaluated", results)
         by_key = dict(zip(unique, results, strict=True))
@@ -120,7 +129,7 @@ class _Mutation:
             "dataset",
             tuple(
                 Sample(
-                    _caught(adapter.make_reflective_dataset, task.parent_candidate, evaluation, components),
+                    _caught(_reflective_dataset, adapter, task.parent_candidate, evaluation, components),
                     LOCAL,
                     seconds=self._session.seconds("dataset"),
                 )
@@ -154,7 +163,7 @@ class _Mutation:
             (task, evaluation, texts) for (task, evaluation, _, _), texts in zip(datasets, results, strict=True)
         ]
 
-    def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str]]]:
+    def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str], dict[str, Any]]]:
         children = []
         for task, evaluation, texts in proposed:
             if isinstance(texts, Exception) or not texts[0]:
@@ -162,12 +171,12 @@ class _Mutation:
             unknown = set(texts[0]) - set(task.parent_candidate)
             if unknown:
                 raise AssertionError(f"{sorted(unknown)[0]} missing in candidate")  # as the host says it
-            children.append((task, evaluation, {**task.parent_candidate, **texts[0]}))
+            children.append((task, evaluation, {**task.parent_candidate, **texts[0]}, _metadata(*texts)))
         return children
 
-    def _gate(self, children: list[tuple[Any, Any, dict[str, str]]]) -> Any:
+    def _gate(self, children: list[tuple[Any, Any, dict[str, str], dict[str, Any]]]) -> Any:
         stage, finish = self._session.evaluation_stage(
-            "gate", [(child, task.minibatch) for task, _, child in children], then=self._session.validation_cost
+            "gate", [(child, task.minibatch) for task, _, child, _ in children], then=self._session.validation_cost
         )
         results = finish((yield stage))
         self._recording.put("evaluated", results)
@@ -181,28 +190,19 @@ class _Mutation:
                 eval_before=_subsample(before),
                 eval_after=_subsample(after),
                 tag="reflective_mutation",
+                metadata=metadata,
             )
-            for (task, before, child), after in zip(children, results, strict=True)
+            for (task, before, child, metadata), after in zip(children, results, strict=True)
         ]
 
     def _select(self, proposals: list[CandidateProposal]) -> list[CandidateProposal]:
         """What the host's selection strategy takes, without repetitions, in its order."""
         engine, state = self._session.engine, self._session.state
-        verdicts: dict[int, bool] = {}
-
-        class Once:
-            """Each proposal is judged once, however often the strategy asks."""
-
-            @staticmethod
-            def should_accept(proposal: Any, state: Any) -> bool:
-                if id(proposal) not in verdicts:
-                    verdicts[id(proposal)] = engine.acceptance_criterion.should_accept(proposal, state)
-                return verdicts[id(proposal)]
-
+        criterion = _Once(engine.acceptance_criterion)
         with self._scope():
-            chosen = engine.selection_strategy.select(list(proposals), state, Once())
+            chosen = engine.selection_strategy.select(list(proposals), state, criterion)
             self._chosen = [each for each in chosen if any(each is proposal for proposal in proposals)]
-            self._recording.put("verdicts", [Once.should_accept(proposal, state) for proposal in proposals])
+            self._recording.put("verdicts", [criterion.should_accept(proposal, state) for proposal in proposals])
         unique: dict[Any, CandidateProposal] = {}
         for proposal in self._chosen:
             unique.setdefault(_content(proposal), proposal)
@@ -211,11 +211,50 @@ class _Mutation:
         return list(unique.values())
 
     def _record_selection(self, proposals: list[CandidateProposal], taken: list[CandidateProposal]) -> None:
-        """Positions of what the strategy chose, repetitions included, as far as it is validated."""
+        """Positions of what the strategy chose, repetitions included: what is validated, and what cannot be paid for."""
         contents = {_content(proposal) for proposal in taken}
         positions = {id(proposal): position for position, proposal in enumerate(proposals)}
-        chosen = [positions[id(each)] for each in self._chosen if _content(each) in contents]
-        self._recording.put("selected", chosen)
+        for step, validated in (("selected", True), ("unpaid", False)):
+            chosen = [positions[id(each)] for each in self._chosen if (_content(each) in contents) is validated]
+            self._recording.put(step, chosen)
+
+
+class _Once:
+    """The host's acceptance criterion, asked once per proposal, however often the selection strategy asks."""
+
+    def __init__(self, criterion: Any) -> None:
+        self._criterion = criterion
+        self._verdicts: dict[int, bool] = {}
+
+    def should_accept(self, proposal: Any, state: Any) -> bool:
+        """The verdict on a proposal."""
+        if id(proposal) not in self._verdicts:
+            self._verdicts[id(proposal)] = self._criterion.should_accept(proposal, state)
+        return self._verdicts[id(proposal)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._criterion, name)
+
+
+def _reflective_dataset(adapter: Any, candidate: dict[str, str], evaluation: Any, components: list[str]) -> Any:
+    """The adapter's reflective dataset, if the host can read it."""
+    dataset = adapter.make_reflective_dataset(candidate, evaluation, components)
+    for records in dataset.values():
+        for record in records:
+            dict(record)
+    return dataset
+
+
+def _metadata(
+    texts: dict[str, str], prompts: dict[str, Any], outputs: dict[str, str], more: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What the host tells acceptance criteria of a reflection; its ``proposal_id`` is only known in serial order."""
+    reserved = ("prompt:", "raw_lm_output:")
+    return {
+        **{f"prompt:{name}": prompts.get(name, "") for name in texts},
+        **{f"raw_lm_output:{name}": outputs.get(name, "") for name in texts},
+        **{f"reflection_meta:{key}" if key.startswith(reserved) else key: each for key, each in (more or {}).items()},
+    }
 
 
 def _content(proposal: CandidateProposal) -> tuple[tuple[str, str], ...]:

@@ -38,7 +38,7 @@ def run_in_lockstep(engine: Any, host_run: Callable[[Any], Any], flash: Flash, e
         run = _Lockstep(engine, driver)
         try:
             state = host_run(run.engine)
-        except BaseException as error:
+        except Exception as error:
             run.end_item(Terminal.FAILED, f"{type(error).__name__}: {error}")
             raise
         run.end_item()

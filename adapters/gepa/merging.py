@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 from flashevolve_plugins.adapters.gepa.overlay import overlay
-from flashevolve_plugins.adapters.gepa.recording import Recording
+from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording
 from flashevolve_plugins.adapters.gepa.validation import Pending, validation_stage
+from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_callbacks
 
 if TYPE_CHECKING:
     from flashevolve_plugins._driver import Body
@@ -199,13 +200,23 @@ class Merges:
         proposal = overlay(self._host, live).propose(_Replay(view, state, recording.take("merged")))
         accepted = sum(proposal.subsample_scores_after) >= max(proposal.subsample_scores_before)
         if accepted and not recording.has("validated"):
-            return self._tell_end(recording, state)
+            return self._tell_end(recording, state, proposal)
         return proposal
 
-    def _tell_end(self, recording: Recording, state: Any) -> None:
-        if isinstance(recording.end, Exception) and not isinstance(recording.end, Discarded):
-            raise recording.end
-        self._host.logger.log(f"Iteration {state.i + 1}: Merge discarded: {recording.end}")
+    def _tell_end(self, recording: Recording, state: Any, proposal: Any = None) -> None:
+        self._session.settle()
+        if not isinstance(recording.end, Discarded):
+            raise recording.end or EndOfRecording(None)
+        iteration, reason = state.i + 1, f"Discarded: {recording.end}"
+        self._host.logger.log(f"Iteration {iteration}: Merge discarded: {recording.end}")
+        if proposal is not None:
+            parents, callbacks = proposal.parent_program_ids, self._host.callbacks
+            attempted = MergeAttemptedEvent(
+                iteration=iteration, parent_ids=parents, merged_candidate=proposal.candidate
+            )
+            notify_callbacks(callbacks, "on_merge_attempted", attempted)
+            rejected = MergeRejectedEvent(iteration=iteration, parent_ids=parents, reason=reason)
+            notify_callbacks(callbacks, "on_merge_rejected", rejected)
 
 
 class _Quiet:

@@ -36,6 +36,7 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
         try:
             return type(host).propose(stand_in, state)
         except EndOfRecording as end:
+            session.settle()
             if isinstance(end.cause, Discarded):
                 _tell_discarded(host, recording, state, end.cause)
                 return []
@@ -46,7 +47,8 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
         if not jobs:
             return []
         results = recording.take("texts")
-        if not recording.has("evaluated") and any(not isinstance(each, Exception) and each[0] for each in results):
+        goes_on = recording.has("evaluated") or not any(not isinstance(each, Exception) and each[0] for each in results)
+        if isinstance(recording.end, Discarded) and not goes_on:
             raise EndOfRecording(recording.end)
         for error in results:
             if isinstance(error, Exception):
@@ -96,28 +98,35 @@ class SelectionStandIn:
     """The host's acceptance and selection, as they were decided when the item passed its gate.
 
     Args:
-        engine: the host's engine.
+        session: the run.
         current: the recording of the item that the loop has come to.
     """
 
-    def __init__(self, engine: Any, current: Callable[[], Recording]) -> None:
+    def __init__(self, session: Session, current: Callable[[], Recording]) -> None:
+        engine = session.engine
+        self._settle = lambda: session.settle()
         self._current = current
         self._verdicts: dict[int, bool] = {}
-        self._discarded: set[int] = set()
+        self._reasons: dict[int, str] = {}
         self.selection = overlay(engine.selection_strategy, {"select": self._select})
         self.acceptance = overlay(engine.acceptance_criterion, {"should_accept": self._should_accept})
         self._report = engine._report_rejected_proposal
 
     def _select(self, proposals: list[Any], *_: Any) -> list[Any]:
         recording = self._current()
+        if not recording.has("selected"):  # the strategy or the criterion raised
+            self._settle()
+            raise recording.end or EndOfRecording(None)
         verdicts = recording.take("verdicts")
         self._verdicts = {id(proposal): verdict for proposal, verdict in zip(proposals, verdicts, strict=True)}
         selected = [proposals[position] for position in recording.take("selected")]
-        self._discarded = set()
-        if selected and not recording.has("validated"):
-            if not isinstance(recording.end, Discarded):
-                raise recording.end or EndOfRecording(None)
-            self._discarded = {id(proposal) for proposal in selected}
+        self._reasons = {
+            id(proposals[position]): "Discarded: the budget cannot pay for its validation"
+            for position in recording.take("unpaid")
+        }
+        if selected and not recording.has("validated") and isinstance(recording.end, Discarded):
+            self._settle()
+            self._reasons.update((id(proposal), f"Discarded: {recording.end}") for proposal in selected)
             return []
         return selected
 
@@ -126,6 +135,6 @@ class SelectionStandIn:
 
     def report_rejected(self, proposal: Any, iteration: int, state: Any, **words: Any) -> None:
         """Report with the reason of the discard where there was one."""
-        if id(proposal) in self._discarded:
-            words["reason_override"] = f"Discarded: {self._current().end}"
+        if id(proposal) in self._reasons:
+            words["reason_override"] = self._reasons[id(proposal)]
         self._report(proposal, iteration, state, **words)

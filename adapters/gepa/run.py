@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._connection import require_connections
+from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls, require_budget
+from flashevolve_plugins.adapters.gepa.console import quiet_console
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
 from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, TASK
 from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
 from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
 from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
@@ -40,7 +44,12 @@ def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -
         UsageError: a budget that cannot pay for the seed and one proposal.
         BackendError: a server that is not there.
     """
-    evaluator = evaluator_for(engine.adapter, flash.evaluate)
+    with quiet_console(engine.logger) if flash.progress else nullcontext():
+        return _run(engine, host_run, flash)
+
+
+def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
+    evaluator = evaluator_for(engine.adapter, flash.evaluate, tell=not flash.lockstep)
     if flash.check_connection:
         require_connections(evaluator.urls)
     if flash.lockstep:
@@ -62,7 +71,7 @@ def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -
     )
     driver = flash.open_driver(limits, pool=Pool())
     try:
-        return _Run(Session(engine, evaluator, driver, budget.validation), host_run).run()
+        return _Run(Session(engine, evaluator, driver, budget), host_run).run()
     finally:
         driver.close()
         flash.last_run = driver.snapshot()
@@ -92,8 +101,9 @@ class _Run:
         self._host_run = host_run
         self._ended: Ended | None = None
         self._spent_before = 0
+        session.settle = self._settle
         engine = session.engine
-        selection = SelectionStandIn(engine, self._current)
+        selection = SelectionStandIn(session, self._current)
         self._engine = overlay(
             engine,
             {
@@ -115,8 +125,10 @@ class _Run:
         try:
             state = self._host_run(self._engine)
         except BaseException as error:
-            if self._ended is not None:
-                self._record(failed=error)
+            with suppress(FlashEvolveError):  # what ended the run is more important than what it left behind
+                self._session.driver.stop(f"the host raised {type(error).__name__}", cancel=True)
+                if self._ended is not None:
+                    self._record(failed=error)
             raise
         self._session.driver.finish()
         return state
@@ -133,9 +145,10 @@ class _Run:
         item = self._session.driver.host_item()
         try:
             evaluation = finish(item.run(stage))[0]
-        except BaseException as error:
+        except Exception as error:
             item.end(Terminal.FAILED, f"{type(error).__name__}: {error}")
             raise
+        self._session.note_calls(evaluation)
         self._seed_item = item
         return evaluation.outputs, evaluation.scores, evaluation.objective_scores
 
@@ -155,15 +168,23 @@ class _Run:
         return self._ended is None
 
     def _record(self, failed: BaseException | None = None) -> None:
+        if failed is None:
+            self._settle()
         ended, self._ended = self._ended, None
         assert ended is not None  # noqa: S101 - asked by the callers
-        state = self._session.state
-        if failed is None:
-            told = state.total_num_evals - self._spent_before
-            if ended.record.spent > told:  # of stages that did not finish
-                state.increment_evals(ended.record.spent - told)
         self._session.driver.recorded(ended, self._session.pool_entries(ended.number), failed)
+
+    def _settle(self) -> None:
+        """Let the host count the metric calls of stages that did not finish: nothing of the item is told after this."""
+        ended, state = self._ended, self._session.state
+        untold = 0 if ended is None else ended.record.spent - (state.total_num_evals - self._spent_before)
+        if untold > 0:
+            state.increment_evals(untold)
 
     def _validated(self, programs: list[dict[str, str]], state: Any) -> list[Any]:
         del state
-        return [self._current().take("validated") for _ in programs]
+        try:
+            return [self._current().take("validated") for _ in programs]
+        except EndOfRecording as end:
+            self._settle()
+            raise (end.cause or end) from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._model import PoolEntry, Sample, Stage
-from flashevolve_plugins.adapters.gepa.items import TASK, mutation
+from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
 from flashevolve_plugins.adapters.gepa.validation import ValidationCache
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
 
 
@@ -27,18 +29,22 @@ class Session:
         engine: the host's ``GEPAEngine``.
         evaluator: how its adapter evaluates.
         driver: who runs the samples.
-        validation_cost: metric calls of one validation, as expected.
+        costs: what one proposal and one validation are expected to cost.
     """
 
-    def __init__(self, engine: Any, evaluator: Evaluator, driver: Driver, validation_cost: int) -> None:
+    def __init__(self, engine: Any, evaluator: Evaluator, driver: Driver, costs: Costs) -> None:
         self.engine = engine
         self.proposer = engine.reflective_proposer
         self.evaluator = evaluator
         self.driver = driver
-        self.validation_cost = validation_cost
+        self.validation_cost = costs.validation
+        self._proposal_cost = costs.proposal
+        self._calls_per_example = 1
         self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
         self.merges = Merges(self)
         self.state: Any = None
+        #: Lets the host count what an item spent and its recording does not tell. Set by the run.
+        self.settle: Callable[[], None] = lambda: None
         self._offered = 0
         self._first_iteration = 0
 
@@ -59,13 +65,16 @@ class Session:
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
                 return None
         self._offered += 1
-        merge = self.merges.offer(iteration)
-        if merge is not None:
-            return merge
-        with self.scope(iteration):
-            tasks = self.proposer.sampling_strategy.sample_tasks(
-                self.state, self.proposer.candidate_selector, self.proposer.batch_sampler, self.proposer.trainset
-            )
+        try:
+            merge = self.merges.offer(iteration)
+            if merge is not None:
+                return merge
+            with self.scope(iteration):
+                tasks = self.proposer.sampling_strategy.sample_tasks(
+                    self.state, self.proposer.candidate_selector, self.proposer.batch_sampler, self.proposer.trainset
+                )
+        except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
+            return failed(error)
         return mutation(self, tasks, partial(self.scope, iteration))
 
     def scope(self, iteration: int) -> AbstractContextManager[None]:
@@ -93,13 +102,29 @@ class Session:
         self, stage: str, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool
     ) -> Sample:
         """One piece of an evaluation, as a sample."""
+        validates = stage == "validate" or not capture_traces  # the host then counts examples, whatever they cost
         return Sample(
             partial(self.evaluator.evaluate, candidate, batch, capture_traces=capture_traces),
             TASK,
-            cost=len(batch),
-            spent=_calls,
+            cost=len(batch) if validates else self.rollout_cost(len(batch)),
+            spent=None if validates else self._calls,
             seconds=self.seconds(stage, candidate, batch),
         )
+
+    def rollout_cost(self, examples: int) -> int:
+        """Metric calls that examples with traces are expected to cost: as many as the dearest did."""
+        return examples * self._calls_per_example
+
+    def note_calls(self, evaluation: Any) -> None:
+        """Learn from the adapter's own count, where it has one, how many metric calls an example takes."""
+        if evaluation.num_metric_calls is not None and evaluation.scores:
+            dearest = ceil(evaluation.num_metric_calls / len(evaluation.scores))
+            self._calls_per_example = max(self._calls_per_example, dearest)
+
+    def _calls(self, evaluation: Any) -> int:
+        self.note_calls(evaluation)
+        calls = evaluation.num_metric_calls
+        return len(evaluation.scores) if calls is None else calls
 
     def evaluation_stage(
         self,
@@ -144,13 +169,9 @@ class Session:
         """Metric calls that can still be promised."""
         return self.driver.scheduler.ledger.free
 
-    def note_validation_cost(self, cost: int) -> None:
-        """A validation turned out to cost this much; the next item is expected to need as much."""
-        if cost > self.validation_cost:
-            self.driver.tell(ev.OfferCostChanged(self.driver.scheduler.offer_cost + cost - self.validation_cost))
-            self.validation_cost = cost
-
-
-def _calls(evaluation: Any) -> int:
-    calls = evaluation.num_metric_calls
-    return len(evaluation.scores) if calls is None else calls
+    def note_costs(self, *, proposal: int = 0, validation: int = 0) -> None:
+        """A proposal or a validation turned out to cost this much; the next item is expected to need as much."""
+        if proposal > self._proposal_cost or validation > self.validation_cost:
+            self._proposal_cost = max(proposal, self._proposal_cost)
+            self.validation_cost = max(validation, self.validation_cost)
+            self.driver.tell(ev.OfferCostChanged(self._proposal_cost + self.validation_cost))

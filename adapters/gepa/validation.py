@@ -107,7 +107,7 @@ def validation_stage(session: Session, candidates: list[dict[str, str]]) -> tupl
     pending = [Pending(session, each, list(policy.get_eval_batch(valset, state))) for each in candidates]
     while len(pending) > 1 and sum(len(each.missing) for each in pending) > session.affordable():
         pending.pop()
-    session.note_validation_cost(max(len(each.missing) for each in pending))
+    session.note_costs(validation=max(len(each.missing) for each in pending))
     running = [each for each in pending if each.missing]
     stage, merge = session.evaluation_stage("validate", [each.batch() for each in running], commits=True)
 

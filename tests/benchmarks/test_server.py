@@ -113,7 +113,7 @@ def test_max_tokens_bounds_the_usage_and_then_the_text(server: SimulatedServer) 
 
 def test_concurrency_changes_no_answer(eager: Landscape) -> None:
     settings = ServerSettings(landscape=eager, latency=LatencyModel(time_scale=0.0003, max_num_seqs=5))
-    bodies = [ask(question) for question in questions(20)] * 3
+    bodies = [ask(question) for question in questions(10)] * 3
 
     def read(server: SimulatedServer, body: dict[str, Any]) -> tuple[str, str, int]:
         answer = post(server, body).json()
@@ -125,7 +125,7 @@ def test_concurrency_changes_no_answer(eager: Landscape) -> None:
         with ThreadPoolExecutor(12) as pool:
             together = Counter(pool.map(lambda body: read(other, body), reversed(bodies)))
     assert alone == together
-    assert len(alone) > 40  # lengths differ between repetitions
+    assert len(alone) > 20  # lengths differ between repetitions
 
 
 def test_the_seed_of_the_server_changes_lengths(eager: Landscape) -> None:

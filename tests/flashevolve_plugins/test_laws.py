@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -86,6 +86,7 @@ class World:
         self.reason = ""
         self.cancel_due: list[tuple[int, int]] = []
         self.pending: list[ev.Instruction] = []
+        self.broken = False
         self.scheduler = Scheduler(self.limits, version=self.version, spent=self.spent)
         self._go(self.scheduler.begin())
 
@@ -151,7 +152,9 @@ class World:
 
     def feed(self, event: ev.Event) -> None:
         """Tell the Scheduler, check what it asks for, and answer what is answered at once."""
+        self.broken = True
         self._go(self.scheduler.handle(event))
+        self.broken = False
 
     def _go(self, instructions: list[ev.Instruction]) -> None:
         todo = deque(instructions)
@@ -188,7 +191,9 @@ class World:
                     assert self.offer_is_due()
                     self.offering = self.offered = item
         assert not self.cancel_due, "a running sample of a cancelled item is told to stop"
-        self._check_rest()
+        self._check_books()
+        if not self.deciding() and not any(isinstance(instruction, ev.JudgeStale) for instruction in instructions):
+            self._check_slots()  # a verdict just asked for may come at once and take the slot
 
     def _sample_starts(self, life: Life, index: int, stage: Stage) -> None:
         assert stage is life.stage
@@ -244,7 +249,7 @@ class World:
         life.phase = "ending"
         life.terminals += 1
 
-    def _check_rest(self) -> None:
+    def _check_books(self) -> None:
         scheduler, lives = self.scheduler, self.lives.values()
         assert set(scheduler.items) == set(self.lives)
         assert scheduler.version == self.version
@@ -258,8 +263,8 @@ class World:
         assert scheduler.done == (not self.lives and self.offering is None and not self.may_offer())
         assert all(life.running or life.phase != "doomed" for life in lives), "nobody is kept from ending"
         assert all(life.running or life.waiting or life.phase != "open" for life in lives), "a done stage is finished"
-        if self.deciding():
-            return
+
+    def _check_slots(self) -> None:
         for resource, slots in self.slots.items():
             if self.running_on(resource) < slots:
                 self._check_idle_slot(resource)
@@ -415,7 +420,7 @@ class World:
         event = events[pick % len(events)]
         kept = self.scheduler.items.get(number)
         story = tuple(kept.story) if kept else ()
-        with pytest.raises(InvalidTransition) as refused:
+        with pytest.raises(InvalidTransition, match="cannot") as refused:
             self.scheduler.handle(event)
         if isinstance(event, ev.ItemOffered | ev.NothingOffered | ev.PoolUpdated):
             story = ()
@@ -423,7 +428,7 @@ class World:
             assert refused.value.item == number
         assert refused.value.story == story
         assert all(move in str(refused.value) for move in story)
-        self._check_rest()
+        self._check_books()
         assert kept is None or tuple(kept.story) == story or not story
 
     def drain(self) -> None:
@@ -451,6 +456,14 @@ class World:
 
 
 NUMBERS = st.integers(0, 99)
+#: No shrinking: a smaller seed is another world, not a simpler one.
+LENIENT = settings(
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 class Laws(RuleBasedStateMachine):
@@ -506,26 +519,21 @@ class Laws(RuleBasedStateMachine):
         self.world.illegal(pick)
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
+        if hasattr(self, "world") and not self.world.broken:
             self.world.drain()
 
 
 TestLaws = Laws.TestCase
-TestLaws.settings = settings(
-    max_examples=700,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestLaws.settings = settings(LENIENT, max_examples=700, stateful_step_count=30)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(LENIENT, max_examples=1000)
 @given(seed=st.integers(0, 2**32))
 def test_laws_hold_on_long_random_walks(seed: int) -> None:
     world = World(seed)
     rng = random.Random(seed)
     restless = rng.choice((0.05, 0.2, 0.5))
-    for _ in range(120):
+    for _ in range(100):
         pick, slots = rng.randrange(99), rng.randint(0, 6)
         if rng.random() < restless:
             choice = rng.randrange(6)

@@ -1,0 +1,58 @@
+"""One progress line instead of the host's hundreds: keeps the host's progress lines off the console, and only there."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gepa.logging.logger import StdOutLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def quiet_console(logger: Any) -> Iterator[None]:
+    """Keep the lines of a run's logger off the console for the length of the block.
+
+    gepa's default logger, which prints, prints nothing. A logger on top of Python's logging, as dspy's, gets every line
+    at its own level; only the plain stream handlers above it drop what is below a warning. Any other logger, a user's
+    or a file's, is left as it is.
+
+    Args:
+        logger: the host's logger.
+    """
+    if type(logger) is StdOutLogger:
+        logger.log = lambda _message: None  # on the instance
+        try:
+            yield
+        finally:
+            del logger.log
+        return
+    target = getattr(logger, "logger", None)
+    console = list(_consoles(target)) if isinstance(target, logging.Logger) else []
+    drop = _Drop(target.name) if console else None
+    for handler in console:
+        handler.addFilter(drop)
+    try:
+        yield
+    finally:
+        for handler in console:
+            handler.removeFilter(drop)
+
+
+class _Drop(logging.Filter):
+    """Drops what one logger says below a warning."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is shown."""
+        return record.levelno >= logging.WARNING or not super().filter(record)
+
+
+def _consoles(logger: logging.Logger) -> Iterator[logging.Handler]:
+    """The plain stream handlers that a logger's records reach."""
+    found: logging.Logger | None = logger
+    while found is not None:
+        yield from (handler for handler in found.handlers if type(handler) is logging.StreamHandler)
+        found = found.parent if found.propagate else None

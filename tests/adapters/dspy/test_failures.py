@@ -1,0 +1,206 @@
+"""What raises: on every example it ends the run at once, on some it is the host's failure score."""
+
+import signal
+import socket
+import threading
+
+import pytest
+
+dspy = pytest.importorskip("dspy")
+
+from flashevolve_plugins import BackendError, Flash  # noqa: E402
+
+FAILURE = 0.125
+SLOTS = 4
+
+
+@pytest.fixture
+def flash():
+    """Give a quiet flash; whatever the test did, no thread of it stays."""
+    yield Flash(progress=False)
+    left = [each for each in threading.enumerate() if each.name.startswith("flashevolve-slot")]
+    for each in left:
+        each.join(30)
+    assert not [each for each in left if each.is_alive()]
+
+
+def number(gold):
+    return int(gold.question.split()[1]) - 100  # position in the valset
+
+
+@pytest.mark.parametrize("valset", [4, 30])
+def test_a_metric_that_raises_on_every_example_ends_the_run_at_once(valset, task, flash):
+    def fail(*_):
+        raise KeyError("gold_answer")
+
+    task.on_metric = fail
+    first = min(valset, 10)
+    message = rf"first {first} examples raised in the metric \(KeyError: 'gold_answer'\): correct the metric, then run"
+    with pytest.raises(BackendError, match=message) as caught:
+        task.compile(flash, val=valset)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert first <= len(task.metric_calls) < first + SLOTS
+
+
+def test_a_program_that_raises_on_every_example_ends_the_run_at_once(task, flash):
+    class Broken(dspy.Module):
+        def forward(self, question):
+            raise AttributeError("no such tool")
+
+    student = Broken()
+    student.unused = dspy.Predict("question -> answer")
+    with pytest.raises(BackendError, match=r"raised in the program \(AttributeError: no such tool\)"):
+        task.compile(flash, student=student, val=30)
+    assert task.metric_calls == []
+
+
+def test_an_lm_that_always_raises_ends_the_run_at_once(task, flash):
+    def fail(*_):
+        raise ConnectionError("refused")
+
+    task.on_task = fail
+    with pytest.raises(BackendError, match="Every one of the first 10 examples raised in the program"):
+        task.compile(flash, val=30)
+    assert len(task.task_calls) < 2 * (10 + SLOTS)  # an adapter may ask a second time
+    assert task.metric_calls == []
+
+
+def test_failures_that_are_only_quicker_than_the_rest_end_nothing(task, consistent):
+    """One of the first ten examples works, and is the last of all to end."""
+    raised, enough = [], threading.Event()
+
+    def metric(gold, pred, name):
+        if number(gold) == 3:
+            assert enough.wait(30)
+        elif 0 <= number(gold) < 25:
+            raised.append(number(gold))
+            if len(set(raised)) >= 15:
+                enough.set()
+            raise ValueError("no score")
+
+    task.on_metric = metric
+    program = task.compile(Flash(progress=False), val=30, max_metric_calls=110)
+    consistent(task, program, 110)
+    assert len(program.detailed_results.val_subscores[0]) == 30
+
+
+def test_what_raises_on_some_examples_gets_the_failure_score_as_in_the_host(task, flash, consistent):
+    def metric(gold, pred, name):
+        if number(gold) in (1, 5):
+            raise ValueError("no score")
+
+    def program(system, user):
+        if "case 102" in user:
+            raise RuntimeError("no answer")
+
+    task.on_metric, task.on_task = metric, program
+    host = task.compile(None, failure_score=FAILURE).detailed_results
+    task.metric_calls.clear()
+    mine = task.compile(flash, failure_score=FAILURE).detailed_results
+    for found in (host, mine):
+        assert all(scores[1] == scores[2] == scores[5] == FAILURE for scores in found.val_subscores)
+    assert mine.val_subscores[0] == host.val_subscores[0]
+    assert len(mine.candidates) > 1
+    assert len(task.metric_calls) <= mine.total_metric_calls <= 100
+
+
+def test_what_cannot_be_parsed_scores_as_in_the_host(task, flash):
+    class Strict(dspy.ChatAdapter):
+        def __init__(self):
+            super().__init__(use_json_adapter_fallback=False)
+
+    def mumble(system, user):
+        return "mumble" if "case 101" in user or "case 4" in user else task._answer(system, user)
+
+    results = []
+    with dspy.context(lm=task.make_lm("mumbling", mumble), adapter=Strict()):
+        for executor in (None, Flash(lockstep=True, progress=False), flash):
+            program = task.compile(executor, failure_score=FAILURE, add_format_failure_as_feedback=True)
+            results.append(program.detailed_results)
+    host, lockstep, mine = results
+    assert host.val_subscores == lockstep.val_subscores
+    assert mine.val_subscores[0] == host.val_subscores[0]
+    assert {scores[1] for scores in mine.val_subscores} == {FAILURE}
+    assert len(mine.candidates) > 1
+
+
+@pytest.fixture
+def nobody():
+    """Give the base URL of a port that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize("which", ["task", "reflection", "predictor"])
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_server_that_is_not_there_is_told_before_any_metric_call(which, lockstep, nobody, task):
+    dead = dspy.LM("openai/some-model", api_base=nobody, api_key="none", num_retries=0)
+    student, options = task.student(), {"reflection_lm": dead} if which == "reflection" else {}
+    if which == "predictor":
+        student.set_lm(dead)
+    with dspy.context(lm=dead if which == "task" else task.task_lm):
+        with pytest.raises(BackendError, match=f"No server answers at {nobody} .*Nothing was spent"):
+            task.compile(Flash(progress=False, lockstep=lockstep), student=student, **options)
+    assert task.metric_calls == task.task_calls == task.reflections == []
+
+
+PLACES = {
+    "the seed's validation": ("on_metric", lambda task: len(task.metric_calls) == 5),
+    "a rollout": ("on_metric", lambda task: len(task.metric_calls) == 10),
+    "the program": ("on_task", lambda task: len(task.task_calls) == 12),
+    "a reflection": ("on_reflect", lambda task: len(task.reflections) == 2),
+    "the feedback": ("on_metric", lambda task: len(task.feedback_calls) == 4),
+}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_leaving_the_interpreter_ends_the_run(lockstep, place, kind, task):
+    where, now = PLACES[place]
+    raised = []
+
+    def leave(*_):
+        with task.lock:
+            if raised or not now(task):
+                return
+            raised.append(True)
+        raise kind("enough")
+
+    setattr(task, where, leave)
+    with pytest.raises(kind):
+        task.compile(Flash(progress=False, lockstep=lockstep))
+    assert raised
+    if not lockstep:
+        assert len(task.metric_calls) < 60
+
+
+def test_ctrl_c_ends_a_run_whose_samples_hang(task, flash):
+    release, main, once = threading.Event(), threading.main_thread(), iter([True])
+    assert threading.current_thread() is main
+
+    def hang(*_):
+        if next(once, None):
+            signal.pthread_kill(main.ident, signal.SIGINT)
+        release.wait(60)
+
+    task.on_metric = hang
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            task.compile(flash)
+        assert not release.is_set()
+    finally:
+        release.set()
+
+
+def test_a_score_that_is_no_number_ends_the_run_with_the_hosts_own_error(task, flash):
+    metric = task.metric
+    task.metric = lambda gold, pred, *rest, **named: "high"
+    errors = []
+    for executor in (None, flash):
+        with pytest.raises(TypeError) as caught:
+            task.compile(executor)
+        errors.append(type(caught.value))
+    task.metric = metric
+    assert errors == [TypeError, TypeError]

@@ -1,0 +1,36 @@
+"""``Flash(lockstep=True)`` gives what dspy.GEPA's own loop gives, call for call, and everything goes through slots."""
+
+import pytest
+
+dspy = pytest.importorskip("dspy")
+
+from flashevolve_plugins import Flash  # noqa: E402
+
+RUNS = [("student", seed, {}) for seed in range(3)] + [("pair", seed, {}) for seed in range(2)]
+RUNS += [
+    ("pair", 2, {"component_selector": "all", "use_merge": False}),
+    ("student", 3, {"num_threads": None, "val": None, "train": 5}),
+    ("student", 4, {"candidate_selection_strategy": "current_best", "skip_perfect_score": False}),
+]
+
+
+@pytest.mark.parametrize(("program", "seed", "options"), RUNS)
+def test_lockstep_equals_the_hosts_own_loop(program, seed, options, task, summary):
+    runs, flash = [], Flash(lockstep=True, progress=False)
+    for executor in (None, flash):
+        counts = [len(each) for each in (task.task_calls, task.reflections, task.metric_calls, task.feedback_calls)]
+        student = getattr(task, program)()
+        compiled = task.compile(executor, student=student, seed=seed, max_metric_calls=70, **options)
+        after = [len(each) for each in (task.task_calls, task.reflections, task.metric_calls, task.feedback_calls)]
+        runs.append((summary(compiled), [new - old for new, old in zip(after, counts, strict=True)]))
+    assert runs[0] == runs[1]
+    assert len(runs[0][0]["candidates"]) > 2
+    assert flash.last_run.spent == runs[0][0]["total_metric_calls"]
+    assert flash.last_run.version == len(runs[0][0]["candidates"])
+
+
+def test_lockstep_reflects_in_a_slot_and_keeps_the_hosts_threads_for_the_rest(task, in_slots):
+    task.compile(Flash(lockstep=True, progress=False), max_metric_calls=40)
+    assert all(in_slots(task.reflections + task.feedback_calls))
+    assert task.reflections
+    assert task.feedback_calls

@@ -1,0 +1,71 @@
+"""What a user sees: one line of progress, and the host's own lines at the host's own levels."""
+
+import logging
+import re
+
+import pytest
+
+dspy = pytest.importorskip("dspy")
+
+from flashevolve_plugins import Flash  # noqa: E402
+
+GEPA_LOGGER = "dspy.teleprompt.gepa.gepa"
+
+
+def test_a_run_prints_one_line_and_nothing_on_standard_output(task, capfd):
+    task.compile(Flash())
+    said = capfd.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    pattern = r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ \|.* done in \d+ s"
+    assert re.fullmatch(pattern, line)
+
+
+def test_without_progress_it_prints_nothing(task, capfd):
+    task.compile(Flash(progress=False))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def lines(caplog, monkeypatch):
+    """Collect what dspy.GEPA logs."""
+    logger = logging.getLogger(GEPA_LOGGER)
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
+
+    def collect():
+        records = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == GEPA_LOGGER]
+        caplog.clear()
+        return records
+
+    return collect, logger
+
+
+def test_lockstep_logs_line_for_line_what_the_host_logs(task, lines):
+    collect, logger = lines
+    logged = []
+    for executor in (None, Flash(progress=False, lockstep=True)):
+        logger.setLevel(logging.INFO)
+        task.compile(executor, student=task.pair(), max_metric_calls=70)
+        logged.append(collect())
+    assert logged[0] == logged[1]
+    assert len(logged[0]) > 20
+
+
+def test_flash_logs_the_hosts_lines_iteration_after_iteration(task, lines):
+    collect, logger = lines
+    kinds = []
+    for executor in (None, Flash(progress=False, staleness="full")):
+        logger.setLevel(logging.INFO)
+        program = task.compile(executor, max_metric_calls=120)
+        logged = collect()
+        kinds.append({(level, re.sub(r"[\d.]+|knows\S+|\{.*\}|\[.*\]", "_", text).split(":")[-1][:25]) for level, text in logged})
+        iterations = [int(found[1]) for _, text in logged if (found := re.match(r"Iteration (\d+): ", text))]
+        assert iterations == sorted(iterations)
+        assert sorted(set(iterations)) == list(range(iterations[-1] + 1))
+        accepted = [text for _, text in logged if "Found a better program on the valset" in text]
+        assert accepted
+        assert all("Traceback" not in text and "Exception" not in text for _, text in logged)
+        best = max(program.detailed_results.val_aggregate_scores)
+        assert accepted[-1].endswith(f"with score {best}.")
+    assert kinds[1] <= kinds[0] | {("INFO", " Discarded before _")}

@@ -1,0 +1,116 @@
+"""Reflections run at once as far as that is allowed, and never more of them."""
+
+import threading
+
+import pytest
+
+dspy = pytest.importorskip("dspy")
+
+from flashevolve_plugins import Flash  # noqa: E402
+from flashevolve_plugins.hooks import hookimpl  # noqa: E402
+
+
+class Crowd:
+    """Holds the first reflections until ``waiting`` items have come so far that they could reflect too.
+
+    What may run at once then runs at once; ``most`` is how many did.
+    """
+
+    def __init__(self, waiting):
+        self.waiting, self.most, self._inside, self._ready = waiting, 0, 0, 0
+        self._lock, self.go = threading.Lock(), threading.Event()
+
+    @hookimpl
+    def flashevolve_stage_finished(self, item, stage):
+        self._ready += stage == "dataset"
+        if self._ready >= self.waiting:
+            self.go.set()
+
+    def __call__(self, *_):
+        with self._lock:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+        assert self.go.wait(60)
+        with self._lock:
+            self._inside -= 1
+
+
+@pytest.mark.parametrize(("bound", "waiting"), [(1, 3), (2, 4), (3, 5)])
+def test_reflections_run_at_once_up_to_the_bound(bound, waiting, task, consistent):
+    crowd = Crowd(waiting)
+    task.on_reflect = crowd
+    flash = Flash(progress=False, reflection_concurrency=bound, plugins=[crowd], staleness="full")
+    program = task.compile(flash, max_metric_calls=200)
+    assert crowd.go.is_set()
+    assert crowd.most == bound
+    assert flash.last_run.slots["reflection"] == bound
+    consistent(task, program, 200)
+
+
+def test_by_default_as_many_reflections_as_slots_run_at_once(task):
+    meet = threading.Barrier(3)
+    first = iter(range(3))
+    task.on_reflect = lambda *_: next(first, None) is not None and meet.wait(60)
+    flash = Flash(progress=False, staleness="full")
+    task.compile(flash, max_metric_calls=200, num_threads=3)
+    assert flash.last_run.slots["reflection"] == 3
+    assert next(first, None) is None
+    assert not meet.broken
+
+
+class Proposer:
+    """An instruction proposer of the user's own."""
+
+    def __init__(self, crowd):
+        self.crowd, self.calls = crowd, 0
+
+    def __call__(self, candidate, reflective_dataset, components_to_update):
+        self.crowd()
+        self.calls += 1
+        rule = self.calls % 4 + 1
+        return {name: f"{candidate[name]} knows-answer-{rule}" for name in components_to_update}
+
+
+@pytest.mark.parametrize(("asked", "at_once", "waiting"), [(None, 1, 3), (2, 2, 4)])
+def test_a_custom_proposer_runs_one_at_a_time_unless_the_user_says_otherwise(asked, at_once, waiting, task, consistent):
+    crowd = Crowd(waiting)
+    proposer = Proposer(crowd)
+    flash = Flash(progress=False, reflection_concurrency=asked, plugins=[crowd], staleness="full")
+    program = task.compile(flash, instruction_proposer=proposer, reflection_lm=None, max_metric_calls=200)
+    assert crowd.go.is_set()
+    assert crowd.most == at_once
+    assert proposer.calls > 1
+    consistent(task, program, 200)
+
+
+def test_feedback_is_asked_for_one_item_at_a_time(task):
+    inside, most, lock = [], [], threading.Lock()
+
+    def feedback(gold, pred, name):
+        if name is None:
+            return
+        with lock:
+            inside.append(threading.current_thread().name)
+            most.append(len(set(inside)))
+        with lock:
+            inside.remove(threading.current_thread().name)
+
+    task.on_metric = feedback
+    task.compile(Flash(progress=False, staleness="full"), num_threads=8)
+    assert set(most) == {1}
+
+
+def test_a_reflection_that_fails_is_tried_once_more_and_then_given_up(task, consistent):
+    failures = []
+
+    def fail(system, user):
+        if not task.reflections[20:]:
+            failures.append(user)
+            raise RuntimeError("the reflection server hiccups")
+
+    task.on_reflect = fail
+    flash = Flash(progress=False, staleness="full")
+    program = task.compile(flash, max_metric_calls=150)
+    consistent(task, program, 150)
+    assert len(failures) == 20
+    assert flash.last_run.ended["skipped"] >= 5

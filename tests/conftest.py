@@ -1,0 +1,54 @@
+"""What every test gets: no leaked threads, reproducible property-based tests, and the path of the source."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+try:
+    import hypothesis
+except ModuleNotFoundError:  # the environment `wheel` has no property-based test
+    pass
+else:
+    # The same examples in every run, and no failure because a machine was busy.
+    hypothesis.settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
+    hypothesis.settings.load_profile("reproducible")
+
+OUR_PREFIX = "flashevolve"
+JOIN_SECONDS = 5.0
+
+
+@pytest.fixture(scope="session")
+def source_root() -> Path:
+    """The root of the checkout, which is not on the import path."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads() -> Iterator[None]:
+    """Fail a test that leaves a thread behind: any of ours, or anyone's that would keep the process from ending."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + JOIN_SECONDS
+    suspects = [thread for thread in threading.enumerate() if thread not in before and _must_end(thread)]
+    for thread in suspects:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    leaked = sorted(thread.name for thread in suspects if thread.is_alive())
+    if leaked:
+        pytest.fail(f"The test left {len(leaked)} thread(s) running: {', '.join(leaked)}.", pytrace=False)
+
+
+def _must_end(thread: threading.Thread) -> bool:
+    if thread.name.lower().startswith(OUR_PREFIX):
+        return True
+    return not thread.daemon and thread not in _pool_of_litellm()
+
+
+def _pool_of_litellm() -> set[threading.Thread]:
+    # litellm logs on a pool that it makes on import and never shuts down; the interpreter joins it at exit.
+    module = sys.modules.get("litellm.litellm_core_utils.thread_pool_executor")
+    executor = getattr(module, "executor", None)
+    return set(getattr(executor, "_threads", ()))

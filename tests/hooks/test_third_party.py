@@ -1,0 +1,84 @@
+"""A distribution of somebody else's: installed it does nothing, named it works, and ``flashevolve plugins`` shows it."""
+
+import pytest
+
+POLICY = """
+from flashevolve_plugins.hooks import StalenessPolicy, hookimpl
+
+print("imported")
+
+class Young(StalenessPolicy):
+    def judge(self, item, pool):
+        print("asked")
+        return self.accept() if item.staleness < 3 else self.discard("too old for me")
+
+@hookimpl
+def flashevolve_register_policies(registry):
+    registry.add("young", lambda settings: Young())
+"""
+USE = """
+from flashevolve_plugins import Flash
+from flashevolve_plugins._model import ItemView
+from flashevolve_plugins._pool import Pool
+
+hooks = Flash({arguments}).open_hooks()
+for staleness in (2, 3):
+    judgement = hooks.judge_stale(ItemView(1, 0, staleness, "gate"), Pool())
+    print(judgement.verdict.value, judgement.reason)
+"""
+LIST = "from flashevolve_plugins._cli import main; raise SystemExit(main(['plugins']))"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Build the distribution ``young-policy 1.2.3`` as an installer lays it out."""
+    folder = tmp_path / "site"
+    information = folder / "young_policy-1.2.3.dist-info"
+    information.mkdir(parents=True)
+    (folder / "young_policy.py").write_text(POLICY)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: young-policy\nVersion: 1.2.3\n")
+    (information / "entry_points.txt").write_text("[flashevolve_plugins]\nyoung = young_policy\n")
+    return folder
+
+
+def test_installed_it_does_nothing(python, site):
+    done = python(USE.format(arguments="max_staleness=2"), site)
+    said = "imported\naccept \ndiscard stale by 3, more than max_staleness=2\n"
+    assert (done.stderr, done.returncode, done.stdout) == ("", 0, said)
+
+
+def test_named_it_decides(python, site):
+    done = python(USE.format(arguments="staleness='young'"), site)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.splitlines() == ["imported", "asked", "accept ", "asked", "discard too old for me"]
+
+
+def test_it_is_listed_with_its_origin_its_policy_and_its_status(python, site):
+    done = python(LIST, site)
+    assert (done.stderr, done.returncode) == ("", 0)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines()]
+    assert ["young", "active", "young-policy 1.2.3", "young_policy"] in rows
+    assert ["young", "young", 'Flash(staleness="young")'] in rows
+
+
+def test_blocked_it_is_not_imported_and_its_policy_is_unknown(python, site):
+    listed = python(LIST, site, FLASHEVOLVE_BLOCK="young")
+    assert "imported" not in listed.stdout
+    assert "blocked" in next(line for line in listed.stdout.splitlines() if "young-policy 1.2.3" in line)
+    used = python(USE.format(arguments="staleness='young'"), site, FLASHEVOLVE_BLOCK="young")
+    assert "Unknown staleness policy 'young': known are 'full', 'guarded'." in used.stderr
+
+
+def test_broken_it_is_named_in_a_warning_and_the_run_goes_on(python, site):
+    (site / "young_policy.py").write_text("import a_package_that_is_not_there")
+    done = python(USE.format(arguments=""), site)
+    assert done.returncode == 0
+    assert "Plugin 'young' of young-policy 1.2.3 was not loaded: ModuleNotFoundError" in done.stderr
+    assert done.stdout.startswith("accept")
+
+
+def test_a_built_in_name_stays_ours_whoever_comes_first_on_the_path(python, site):
+    (site / "young_policy.py").write_text(POLICY.replace('"young"', '"guarded"'))
+    done = python(USE.format(arguments=""), site)
+    assert "Policy 'guarded' of plugin 'young' is already registered by plugin 'policies'" in done.stderr
+    assert "asked" not in done.stdout
