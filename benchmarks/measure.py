@@ -64,11 +64,11 @@ class CountingLM(dspy.LM):  # type: ignore[misc]
         self.request_seconds = 0.0
         self._at = time.monotonic()
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Send one request."""
         self._change(1)
         try:
-            return super().forward(*args, **kwargs)
+            return super().__call__(*args, **kwargs)
         finally:
             self._change(-1)
 

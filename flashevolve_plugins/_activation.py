@@ -12,6 +12,7 @@ from flashevolve_plugins._post_import import watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     from flashevolve_plugins._flash import Flash
 
 DISTRIBUTION = "flashevolve-plugins"

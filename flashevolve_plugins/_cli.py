@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> int:
     )
     parser.add_argument("--staleness", default="guarded", metavar="POLICY", help="staleness policy (guarded)")
     parser.add_argument("--max-staleness", type=int, metavar="N", help="pool versions an item may lag behind")
-    parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's own number of threads)")
+    parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's number of threads)")
     parser.add_argument("--reflection-concurrency", type=int, metavar="N", help="reflection calls at once")
     parser.add_argument("--lockstep", action="store_true", help="run exactly as the host does, through the executor")
     parser.add_argument("script", help="the script")

@@ -91,7 +91,8 @@ class Flash:
             policy = make_policy(policy, PolicySettings(self.max_staleness))
         elif not isinstance(policy, StalenessPolicy):
             raise UsageError(
-                f"staleness={policy!r} must be a policy's name or a StalenessPolicy: flashevolve plugins lists the names."
+                f"staleness={policy!r} must be a policy's name or a StalenessPolicy: "
+                "flashevolve plugins lists the names."
             )
         elif self.max_staleness is not None:
             raise UsageError(

@@ -59,14 +59,14 @@ class ProgressLine:
         """Leave the last line standing."""
         line = f"{describe(snapshot)} | done in {_duration(snapshot.seconds)}"
         if sys.stderr.isatty():
-            self._draw(line)
+            self._draw(line, whole=True)
         else:
             print(line, file=sys.stderr, flush=True)
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _draw(self, line: str) -> None:
+    def _draw(self, line: str, *, whole: bool = False) -> None:
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -74,4 +74,5 @@ class ProgressLine:
         if self._live is None:
             self._live = Live(console=Console(stderr=True), auto_refresh=False)
             self._live.start()
-        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        text = Text(line) if whole else Text(line, no_wrap=True, overflow="ellipsis")
+        self._live.update(text, refresh=True)

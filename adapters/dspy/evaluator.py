@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
+
 from flashevolve_plugins._errors import BackendError
 from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator, merge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashevolve_plugins._flash import Granularity
     from gepa.core.adapter import EvaluationBatch
+
+    from flashevolve_plugins._flash import Granularity
 
 ALARM_AFTER = 10  # examples, the first ones: if all of them raise, nothing will ever work
 
@@ -68,8 +70,8 @@ class DspyEvaluator:
         if alarm:
             kind, error = raised[-1]
             raise BackendError(
-                f"Every one of the first {self._raised} examples raised in the {kind} ({type(error).__name__}: {error}): "
-                f"correct the {kind}, then run again. Nothing else was spent."
+                f"Every one of the first {self._raised} examples raised in the {kind} "
+                f"({type(error).__name__}: {error}): correct the {kind}, then run again. Nothing else was spent."
             ) from error
         return part
 

@@ -133,7 +133,7 @@ class ExampleEvaluator:
         return self._batch(None, None, []) if traced and not batch.outputs else batch
 
     def _batch(self, output: Any, score: Any, trajectories: list[Any] | None) -> Batch:
-        return cast("Batch", self._adapter._make_evaluation_batch([output], [score], trajectories))  # noqa: SLF001
+        return cast("Batch", self._adapter._make_evaluation_batch([output], [score], trajectories))
 
     def _built(self, candidate: Mapping[str, str]) -> tuple[Any, Exception | None]:
         with self._lock:

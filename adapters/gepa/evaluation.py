@@ -6,9 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flashevolve_plugins._errors import UnknownNameError
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter
 from gepa.core.adapter import EvaluationBatch, default_batch_evaluate
+
+from flashevolve_plugins._errors import UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,13 +117,13 @@ declare(
 )
 
 
-def evaluator_for(adapter: Any, asked: Granularity | None, *, tell: bool = True) -> Evaluator:
+def evaluator_for(adapter: Any, asked: Granularity | None, *, lockstep: bool = False) -> Evaluator:
     """The evaluator of a host adapter.
 
     Args:
         adapter: the host's adapter.
         asked: what the user's ``Flash(evaluate=...)`` says; it wins over every declaration.
-        tell: whether to tell the author of an adapter without a declaration how to make one.
+        lockstep: nothing runs at once anyway, so a declaration is neither missed nor read.
 
     Raises:
         UnknownNameError: the adapter declares something else than the known granularities.
@@ -131,16 +132,15 @@ def evaluator_for(adapter: Any, asked: Granularity | None, *, tell: bool = True)
         for matches, make in _declared:
             if matches(adapter):
                 return make(adapter)
-    declared = asked or getattr(adapter, DECLARATION, None)
+    declared = "serial" if lockstep else asked or getattr(adapter, DECLARATION, None)
     if declared is None:
+        logger.warning(
+            "%s does not say what it can evaluate at once, so its batches run one at a time: set %s = 'example' "
+            "(or 'batch') on it, or pass Flash(evaluate='example'), if several threads may call its evaluate at once.",
+            type(adapter).__name__,
+            DECLARATION,
+        )
         declared = "serial"
-        if tell:
-            logger.warning(
-                "%s does not say what it can evaluate at once, so its batches run one at a time: set %s = 'example' (or "
-                "'batch') on it, or pass Flash(evaluate='example'), if its evaluate may be called from several threads.",
-                type(adapter).__name__,
-                DECLARATION,
-            )
     if declared not in GRANULARITIES:
         raise UnknownNameError(f"{type(adapter).__name__}.{DECLARATION}", declared, GRANULARITIES)
     return PlainEvaluator(adapter, declared)

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 MARK = "__flashevolve__"
 NEEDED = {
-    "GEPAEngine": ("_run_reflective_batch", "_evaluate_programs_on_valset", "_should_stop", "_report_rejected_proposal"),
+    "GEPAEngine": (
+        "_run_reflective_batch",
+        "_evaluate_programs_on_valset",
+        "_should_stop",
+        "_report_rejected_proposal",
+    ),
     "ReflectiveMutationProposer": ("_propose_texts_batch_safe", "_batch_evaluate", "propose"),
 }
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gepa.core.state import _candidate_hash
+from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
+
 from flashevolve_plugins._model import Discarded, Outcome, Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.recording import Recording
 from flashevolve_plugins.adapters.gepa.validation import validation_stage
-from gepa.core.state import _candidate_hash
-from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,18 +160,16 @@ class _Mutation:
             then=self._gate_cost + session.validation_cost,
         )
         self._recording.put("texts", results)
-        return [
-            (task, evaluation, texts) for (task, evaluation, _, _), texts in zip(datasets, results, strict=True)
-        ]
+        return [(task, evaluation, texts) for (task, evaluation, _, _), texts in zip(datasets, results, strict=True)]
 
     def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str], dict[str, Any]]]:
         children = []
         for task, evaluation, texts in proposed:
             if isinstance(texts, Exception) or not texts[0]:
                 continue
-            unknown = set(texts[0]) - set(task.parent_candidate)
+            unknown = [name for name in texts[0] if name not in task.parent_candidate]
             if unknown:
-                raise AssertionError(f"{sorted(unknown)[0]} missing in candidate")  # as the host says it
+                raise AssertionError(f"{unknown[0]} missing in candidate")  # as the host says it
             children.append((task, evaluation, {**task.parent_candidate, **texts[0]}, _metadata(*texts)))
         return children
 
@@ -211,7 +210,7 @@ class _Mutation:
         return list(unique.values())
 
     def _record_selection(self, proposals: list[CandidateProposal], taken: list[CandidateProposal]) -> None:
-        """Positions of what the strategy chose, repetitions included: what is validated, and what cannot be paid for."""
+        """Positions of what the strategy chose, repetitions included: validated, and not to be paid for."""
         contents = {_content(proposal) for proposal in taken}
         positions = {id(proposal): position for position, proposal in enumerate(proposals)}
         for step, validated in (("selected", True), ("unpaid", False)):

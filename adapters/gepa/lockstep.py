@@ -73,11 +73,7 @@ class _Lockstep:
             {
                 "adapter": overlay(
                     proposer.adapter,
-                    {
-                        "make_reflective_dataset": self._call(
-                            "dataset", LOCAL, proposer.adapter.make_reflective_dataset
-                        )
-                    },
+                    {"make_reflective_dataset": self._call("dataset", LOCAL, proposer.adapter.make_reflective_dataset)},
                 ),
                 "_batch_evaluate": partial(self._rollout_or_gate, proposer._batch_evaluate),
                 "_propose_texts_batch": self._call("propose", REFLECTION, proposer._propose_texts_batch),
@@ -113,6 +109,7 @@ class _Lockstep:
                 partial(function, *arguments),
                 resource,
                 cost=0 if cost is None else cost(arguments[0]),
+                spent=_calls if cost is _batch_sizes and not commits else None,
                 seconds=None if model is None else partial(model, stage, *arguments),
             )
             if self._item is None:
@@ -124,6 +121,7 @@ class _Lockstep:
     def _should_stop(self, state: Any) -> bool:
         if self._state is None:
             self._state = state
+            self._driver.scheduler.ledger.spent = state.total_num_evals  # more than the seed's, if a run is resumed
         self.end_item()
         return bool(type(self._host)._should_stop(self._host, state))
 
@@ -156,6 +154,11 @@ class _Lockstep:
 
 def _first_size(batch: list[Any]) -> int:
     return len(batch)
+
+
+def _calls(evaluations: list[Any]) -> int:
+    """Metric calls as the host counts them."""
+    return sum(len(each.scores) if each.num_metric_calls is None else each.num_metric_calls for each in evaluations)
 
 
 def _batch_sizes(items: list[tuple[Any, list[Any]]]) -> int:

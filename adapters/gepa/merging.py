@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_callbacks
+
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording
 from flashevolve_plugins.adapters.gepa.validation import Pending, validation_stage
-from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_callbacks
 
 if TYPE_CHECKING:
     from flashevolve_plugins._driver import Body
@@ -123,9 +124,7 @@ class Merges:
         session = self._session
         pending = Pending(session, candidate, list(dict.fromkeys(ids)))
         items = [pending.batch()] if pending.missing else []
-        stage, finish = session.evaluation_stage(
-            "gate", items, then=session.validation_cost, capture_traces=False
-        )
+        stage, finish = session.evaluation_stage("gate", items, then=session.validation_cost, capture_traces=False)
         merged = finish((yield stage))
         results = pending.complete(merged[0] if merged else None)
         recording.put("merged", results)
@@ -194,7 +193,7 @@ class Merges:
         view, random_state, done = recording.take("replay")
         if not recording.has("merged"):
             return self._tell_end(recording, state)
-        rng = random.Random()  # noqa: S311 - the host's own generator, as it was
+        rng = random.Random()
         rng.setstate(random_state)
         live = {"rng": rng, "merges_performed": done, "last_iter_found_new_program": True, "merges_due": 1}
         proposal = overlay(self._host, live).propose(_Replay(view, state, recording.take("merged")))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gepa.core.callbacks import EvaluationSkippedEvent, notify_callbacks
+
 from flashevolve_plugins._model import Discarded
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
-from gepa.core.callbacks import EvaluationSkippedEvent, notify_callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,7 @@ class SelectionStandIn:
 
     def __init__(self, session: Session, current: Callable[[], Recording]) -> None:
         engine = session.engine
-        self._settle = lambda: session.settle()
+        self._session = session
         self._current = current
         self._verdicts: dict[int, bool] = {}
         self._reasons: dict[int, str] = {}
@@ -115,7 +116,7 @@ class SelectionStandIn:
     def _select(self, proposals: list[Any], *_: Any) -> list[Any]:
         recording = self._current()
         if not recording.has("selected"):  # the strategy or the criterion raised
-            self._settle()
+            self._session.settle()
             raise recording.end or EndOfRecording(None)
         verdicts = recording.take("verdicts")
         self._verdicts = {id(proposal): verdict for proposal, verdict in zip(proposals, verdicts, strict=True)}
@@ -125,7 +126,7 @@ class SelectionStandIn:
             for position in recording.take("unpaid")
         }
         if selected and not recording.has("validated") and isinstance(recording.end, Discarded):
-            self._settle()
+            self._session.settle()
             self._reasons.update((id(proposal), f"Discarded: {recording.end}") for proposal in selected)
             return []
         return selected

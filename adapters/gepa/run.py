@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
+
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
@@ -18,7 +20,6 @@ from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
-from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -
 
 
 def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
-    evaluator = evaluator_for(engine.adapter, flash.evaluate, tell=not flash.lockstep)
+    evaluator = evaluator_for(engine.adapter, flash.evaluate, lockstep=flash.lockstep)
     if flash.check_connection:
         require_connections(evaluator.urls)
     if flash.lockstep:
@@ -156,9 +157,7 @@ class _Run:
         """Between two iterations of the host's loop: record the item it ran over, and wait for the next to end."""
         session = self._session
         if session.state is None:
-            session.state = state
-            self._seed_item.end(Terminal.COMMITTED, entries=session.pool_entries(None), counted=False)
-            session.begin(state)
+            session.begin(state, self._seed_item)
         if self._ended is not None:
             self._record()
         if self._session.engine._stop_requested:

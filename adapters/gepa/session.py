@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._model import PoolEntry, Sample, Stage
+from flashevolve_plugins._model import PoolEntry, Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
@@ -16,8 +15,10 @@ from flashevolve_plugins.adapters.gepa.validation import ValidationCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._host_item import HostItem
     from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
 
@@ -50,16 +51,20 @@ class Session:
 
     # -- while the host's loop runs ---------------------------------------------------------------------------------
 
-    def begin(self, state: Any) -> None:
+    def begin(self, state: Any, seed: HostItem) -> None:
         """The seed is validated and the host's state exists: offer items from now on."""
         self.state = state
         self._first_iteration = state.i + 1
-        self.driver.scheduler.ledger.spent = state.total_num_evals
+        self.driver.scheduler.ledger.spent = state.total_num_evals  # more than the seed's, if the host resumes a run
+        seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
         self.driver.offer_from(self.source)
 
     def source(self, number: int) -> Body | None:
         """The next item's body, or ``None`` when a stopper says so. Asks the stoppers once."""
         del number
+        scheduler = self.driver.scheduler
+        if not scheduler.ledger.affords(scheduler.offer_cost):  # asked for before the host loaded what is spent
+            return None
         iteration = self._first_iteration + self._offered
         with self.scope(iteration - 1):
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
@@ -152,7 +157,9 @@ class Session:
         for candidate, batch in items:
             pieces = [[example] for example in batch] if self.evaluator.granularity == "example" else [batch]
             counts.append(len(pieces))
-            samples += [self.evaluation_sample(name, candidate, piece, capture_traces=capture_traces) for piece in pieces]
+            samples += [
+                self.evaluation_sample(name, candidate, piece, capture_traces=capture_traces) for piece in pieces
+            ]
 
         def finish(results: list[Any]) -> list[Any]:
             parts = iter(results)

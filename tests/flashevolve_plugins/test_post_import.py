@@ -43,7 +43,7 @@ def hosts(tmp_path, monkeypatch):
 def test_a_host_imported_later_is_told_once_complete(hosts):
     hosts.watch()
     assert hosts.told == []
-    import watchedhost  # noqa: F401, PLC0415
+    import watchedhost  # noqa: F401
 
     assert hosts.told == [("watchedhost", 1)]
     importlib.import_module("watchedhost")
@@ -133,7 +133,8 @@ assert watcher._names is None
 import otherhost
 assert watcher._names == {{"gepa", "dspy"}}
 """
-    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=hosts.folder, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=hosts.folder, capture_output=True, text=True, check=False)
     assert (done.stderr, done.returncode) == ("", 0)
 
 

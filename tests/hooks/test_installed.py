@@ -26,7 +26,7 @@ def flashevolve_register_adapters(registry):
 BROKEN = {
     "missing": "import a_package_that_is_not_there",
     "raising": "raise RuntimeError('half installed')",
-    "unknown_hook": "from flashevolve_plugins.hooks import hookimpl\n\n@hookimpl\ndef flashevolve_jugde_stale(item): ...",
+    "unknown_hook": YOUNG.replace("policies(", "polices("),
     "wrong_argument": YOUNG.replace("(registry)", "(registrar)"),
     "taken": YOUNG.format(name="first"),
     "late": YOUNG.format(name="late") + "    raise RuntimeError('after it registered')",
@@ -45,9 +45,11 @@ def test_the_built_ins_come_from_the_entry_points_of_our_own_distribution():
     ours = {point.name for point in distribution("flashevolve-plugins").entry_points if point.group == GROUP}
     assert ours == {"policies", "gepa", "dspy"}
     assert {name for name, source in installed().policies if source == "policies"} == {"full", "guarded"}
-    assert {(adapter.package, source) for adapter, source in installed().adapters} >= {("gepa", "gepa"), ("dspy", "dspy")}
-    assert {each.name: each.status for each in installed().plugins if each.name in ours} == dict.fromkeys(ours, "active")
-    assert all(each.origin.startswith("flashevolve-plugins ") for each in installed().plugins if each.name in ours)
+    adapters = {(adapter.package, source) for adapter, source in installed().adapters}
+    assert adapters >= {("gepa", "gepa"), ("dspy", "dspy")}
+    plugins = [each for each in installed().plugins if each.name in ours]
+    assert {each.name: each.status for each in plugins} == dict.fromkeys(ours, "active")
+    assert all(each.origin.startswith("flashevolve-plugins ") for each in plugins)
 
 
 def test_without_the_built_ins_entry_point_there_is_no_built_in_policy():

@@ -1,4 +1,4 @@
-"""A distribution of somebody else's: installed it does nothing, named it works, and ``flashevolve plugins`` shows it."""
+"""Somebody else's distribution: installed it does nothing, named it works, and ``flashevolve plugins`` shows it."""
 
 import pytest
 

@@ -2,7 +2,8 @@
 
 An example needs one rule for each output field. The task LM answers a field right if its instruction states the rule
 (rule 0 needs no stating), the metric names what is missing, and the reflection LM adds the first missing rule to the
-instruction; three prompts in eight it learns nothing, so proposals are rejected too. Every answer depends on the prompt alone.
+instruction; from three prompts in eight it learns nothing, so proposals are rejected too. Every answer depends on the
+prompt alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Task:
     """LMs, metric, data and what was seen of them. Set ``on_task``, ``on_reflect`` or ``on_metric`` to interfere."""
 
     def __init__(self) -> None:
-        import dspy  # noqa: PLC0415 - without dspy nothing here is collected
+        import dspy
 
         self.dspy = dspy
         self.lock = threading.Lock()
@@ -131,7 +132,7 @@ class Task:
         settings = {"metric": self.metric, "reflection_lm": self.reflection_lm, "num_threads": 4, "track_stats": True}
         return self.dspy.GEPA(**{**settings, **options})
 
-    def compile(self, executor: Any, *, student: Any = None, train: int = 6, val: int | None = 8, **options: Any) -> Any:
+    def compile(self, executor: Any, *, student: Any = None, train: int = 6, val: int | None = 8, **options: Any):
         """Compile, and return the program that dspy.GEPA returns."""
         valset = None if val is None else self.examples(val, first=100)
         return self.gepa(executor=executor, **options).compile(

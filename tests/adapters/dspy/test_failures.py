@@ -11,7 +11,6 @@ dspy = pytest.importorskip("dspy")
 from flashevolve_plugins import BackendError, Flash  # noqa: E402
 
 FAILURE = 0.125
-SLOTS = 4
 
 
 @pytest.fixture
@@ -28,8 +27,8 @@ def number(gold):
     return int(gold.question.split()[1]) - 100  # position in the valset
 
 
-@pytest.mark.parametrize("valset", [4, 30])
-def test_a_metric_that_raises_on_every_example_ends_the_run_at_once(valset, task, flash):
+@pytest.mark.parametrize(("valset", "threads", "calls"), [(4, 4, {4}), (30, 1, {10}), (30, 4, range(10, 30))])
+def test_a_metric_that_raises_on_every_example_ends_the_run_at_once(valset, threads, calls, task, flash):
     def fail(*_):
         raise KeyError("gold_answer")
 
@@ -37,9 +36,9 @@ def test_a_metric_that_raises_on_every_example_ends_the_run_at_once(valset, task
     first = min(valset, 10)
     message = rf"first {first} examples raised in the metric \(KeyError: 'gold_answer'\): correct the metric, then run"
     with pytest.raises(BackendError, match=message) as caught:
-        task.compile(flash, val=valset)
+        task.compile(flash, val=valset, num_threads=threads)
     assert isinstance(caught.value.__cause__, KeyError)
-    assert first <= len(task.metric_calls) < first + SLOTS
+    assert len(task.metric_calls) in calls
 
 
 def test_a_program_that_raises_on_every_example_ends_the_run_at_once(task, flash):
@@ -60,8 +59,8 @@ def test_an_lm_that_always_raises_ends_the_run_at_once(task, flash):
 
     task.on_task = fail
     with pytest.raises(BackendError, match="Every one of the first 10 examples raised in the program"):
-        task.compile(flash, val=30)
-    assert len(task.task_calls) < 2 * (10 + SLOTS)  # an adapter may ask a second time
+        task.compile(flash, val=30, num_threads=1)
+    assert len(task.task_calls) in (10, 20)  # an adapter may ask a second time
     assert task.metric_calls == []
 
 
@@ -94,7 +93,7 @@ def test_what_raises_on_some_examples_gets_the_failure_score_as_in_the_host(task
             raise RuntimeError("no answer")
 
     task.on_metric, task.on_task = metric, program
-    host = task.compile(None, failure_score=FAILURE).detailed_results
+    host = task.compile(None, failure_score=FAILURE, max_metric_calls=8).detailed_results  # dspy 3.3.1 raises later on
     task.metric_calls.clear()
     mine = task.compile(flash, failure_score=FAILURE).detailed_results
     for found in (host, mine):
@@ -139,9 +138,9 @@ def test_a_server_that_is_not_there_is_told_before_any_metric_call(which, lockst
     student, options = task.student(), {"reflection_lm": dead} if which == "reflection" else {}
     if which == "predictor":
         student.set_lm(dead)
-    with dspy.context(lm=dead if which == "task" else task.task_lm):
-        with pytest.raises(BackendError, match=f"No server answers at {nobody} .*Nothing was spent"):
-            task.compile(Flash(progress=False, lockstep=lockstep), student=student, **options)
+    refused = pytest.raises(BackendError, match=f"No server answers at {nobody} .*Nothing was spent")
+    with dspy.context(lm=dead if which == "task" else task.task_lm), refused:
+        task.compile(Flash(progress=False, lockstep=lockstep), student=student, **options)
     assert task.metric_calls == task.task_calls == task.reflections == []
 
 
@@ -177,11 +176,11 @@ def test_leaving_the_interpreter_ends_the_run(lockstep, place, kind, task):
 
 
 def test_ctrl_c_ends_a_run_whose_samples_hang(task, flash):
-    release, main, once = threading.Event(), threading.main_thread(), iter([True])
+    release, full, main = threading.Event(), threading.Barrier(4), threading.main_thread()
     assert threading.current_thread() is main
 
     def hang(*_):
-        if next(once, None):
+        if full.wait(60) == 0:
             signal.pthread_kill(main.ident, signal.SIGINT)
         release.wait(60)
 

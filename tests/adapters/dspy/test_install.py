@@ -32,7 +32,11 @@ assert gepa.optimize is gepa.api.optimize
 assert "executor" in inspect.signature(gepa.optimize).parameters
 print(dspy.GEPA(metric=lambda a, b, c, d, e: 0, max_metric_calls=1, reflection_lm=print, executor="flash").executor)
 """
-SETTINGS = {"metric": shutil.copytree, "instruction_proposer": print, "max_metric_calls": 1}  # five arguments, picklable
+SETTINGS = {
+    "metric": shutil.copytree,
+    "instruction_proposer": print,
+    "max_metric_calls": 1,
+}  # five arguments, picklable
 
 
 @pytest.mark.parametrize("order", IMPORTS)
@@ -81,7 +85,9 @@ def test_a_dspy_without_the_seam_is_refused_only_where_flash_is_asked_for(monkey
     monkeypatch.delattr(dspy.teleprompt.gepa.gepa_utils.DspyAdapter, "batch_evaluate")
     for fine in ({}, {"executor": None}):
         dspy.GEPA(**SETTINGS, **fine)
-    with pytest.raises(HostError, match=rf"dspy {dspy.__version__} is not supported: flash runs with dspy 3.3.1 to 3.4"):
+    with pytest.raises(
+        HostError, match=rf"dspy {dspy.__version__} is not supported: flash runs with dspy 3.3.1 to 3.4"
+    ):
         dspy.GEPA(**SETTINGS, executor="flash")
 
 
@@ -158,7 +164,9 @@ def test_better_together_runs_it(together, task, in_slots):
     optimizer, flash = together
     student = task.student()
     student.set_lm(task.task_lm)
-    program = optimizer.compile(student, trainset=task.examples(5), valset=task.examples(5), strategy="p", num_threads=2)
+    program = optimizer.compile(
+        student, trainset=task.examples(5), valset=task.examples(5), strategy="p", num_threads=2
+    )
     assert any(in_slots(task.metric_calls))
     assert flash.last_run.accepted > 0
     assert program.signature.instructions != "Answer."

@@ -1,7 +1,9 @@
 """What a user sees: one line of progress, and the host's own lines at the host's own levels."""
 
+import io
 import logging
 import re
+import sys
 
 import pytest
 
@@ -17,7 +19,9 @@ def test_a_run_prints_one_line_and_nothing_on_standard_output(task, capfd):
     said = capfd.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
-    pattern = r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ \|.* done in \d+ s"
+    pattern = (
+        r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ \|.*done in \d s"
+    )
     assert re.fullmatch(pattern, line)
 
 
@@ -59,7 +63,7 @@ def test_flash_logs_the_hosts_lines_iteration_after_iteration(task, lines):
         logger.setLevel(logging.INFO)
         program = task.compile(executor, max_metric_calls=120)
         logged = collect()
-        kinds.append({(level, re.sub(r"[\d.]+|knows\S+|\{.*\}|\[.*\]", "_", text).split(":")[-1][:25]) for level, text in logged})
+        kinds.append({(level, re.sub(r"Iteration \d+: ", "", text)[:12]) for level, text in logged})
         iterations = [int(found[1]) for _, text in logged if (found := re.match(r"Iteration (\d+): ", text))]
         assert iterations == sorted(iterations)
         assert sorted(set(iterations)) == list(range(iterations[-1] + 1))
@@ -68,4 +72,35 @@ def test_flash_logs_the_hosts_lines_iteration_after_iteration(task, lines):
         assert all("Traceback" not in text and "Exception" not in text for _, text in logged)
         best = max(program.detailed_results.val_aggregate_scores)
         assert accepted[-1].endswith(f"with score {best}.")
-    assert kinds[1] <= kinds[0] | {("INFO", " Discarded before _")}
+    assert {text for _, text in kinds[1] - kinds[0]} <= {"Discarded be", "Discarded: t"}
+    assert {level for level, _ in kinds[1]} == {"INFO"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_run_that_succeeds_leaves_the_terminal_as_it_was(task, monkeypatch):
+    terminal, out = Terminal(), sys.stdout
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    task.compile(Flash())
+    assert (sys.stdout, sys.stderr) == (out, terminal)
+    assert "done in" in terminal.getvalue()
+
+
+@pytest.mark.xfail(reason="run_finished does not fire when a run raises, so the live line stays", strict=True)
+def test_a_run_that_fails_leaves_the_terminal_as_it_was(task, monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    task.on_reflect = fail
+    terminal, out = Terminal(), sys.stdout
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(KeyboardInterrupt):
+        task.compile(Flash())
+    assert (sys.stdout, sys.stderr) == (out, terminal)
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")

@@ -10,11 +10,12 @@ from gepa.core.state import GEPAState  # noqa: E402
 
 from flashevolve_plugins import Flash  # noqa: E402
 
-BUDGETS = (60, 120)
+BUDGETS = (80, 150)
 
 
 def make(name):
-    return {"host": None, "flash": Flash(progress=False), "lockstep": Flash(progress=False, lockstep=True)}[name]
+    quiet = {"progress": False, "staleness": "full"}
+    return {"host": None, "flash": Flash(**quiet), "lockstep": Flash(**quiet, lockstep=True)}[name]
 
 
 @pytest.mark.parametrize("program", ["student", "pair"])
@@ -38,11 +39,11 @@ def test_a_run_goes_on_where_another_executor_stopped(order, program, task, tmp_
     if order[1] == "flash":
         assert second["total_metric_calls"] <= BUDGETS[1]
         assert calls[1] == second["total_metric_calls"] - first["total_metric_calls"] + 8  # the seed's validation again
-    assert len(second["candidates"]) > known > 1
+    assert len(second["candidates"]) >= known > 1
 
 
 def test_the_state_file_of_flash_is_the_hosts_and_knows_nothing_of_us(task, tmp_path):
-    program = task.compile(Flash(progress=False), log_dir=str(tmp_path), track_best_outputs=True)
+    program = task.compile(Flash(progress=False), log_dir=str(tmp_path))
     content = (tmp_path / "gepa_state.bin").read_bytes()
     assert b"flashevolve" not in content
     state = pickle.loads(content)

@@ -32,7 +32,7 @@ def test_the_budget_holds_and_the_results_are_consistent(name, task, consistent,
     options = dict(RUNS[name])
     budget = options.get("max_metric_calls", 100) or 6 * (6 + 8)
     if options.get("gepa_kwargs"):
-        from gepa.strategies.proposal_sampling import IndependentSampling  # noqa: PLC0415
+        from gepa.strategies.proposal_sampling import IndependentSampling
 
         options["gepa_kwargs"] = {"sampling_strategy": IndependentSampling(2)}
     student = getattr(task, options.pop("student", "student"))()

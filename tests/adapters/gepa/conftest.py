@@ -6,6 +6,7 @@ by the fixture ``kit``.
 
 import contextvars
 import copy
+import marshal
 import random
 import re
 import threading
@@ -21,12 +22,13 @@ if find_spec("gepa") is None:
 else:
     import gepa
     import gepa.api
+    from gepa.core.adapter import EvaluationBatch
+    from gepa.core.state import GEPAState
+
     from flashevolve_plugins import Flash
     from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._local import LocalDriver
     from flashevolve_plugins._virtual import VirtualDriver
-    from gepa.core.adapter import EvaluationBatch
-    from gepa.core.state import GEPAState
 
 WORDS = ["ant", "bee", "cat", "doe", "elk", "fox", "gnu", "hen", "ibis", "jay", "koi", "lynx"]
 LONG = 6  # words
@@ -81,7 +83,9 @@ class Words:
         return EvaluationBatch(
             outputs=[(each, [text for _, text in sorted(candidate.items())]) for each in batch],
             scores=scores,
-            trajectories=[{"x": each, "score": it} for each, it in zip(batch, scores)] if capture_traces else None,
+            trajectories=[{"x": each, "score": it} for each, it in zip(batch, scores, strict=True)]
+            if capture_traces
+            else None,
             objective_scores=[{"score": it, "length": 1.0 / (1 + len(candidate))} for it in scores],
         )
 
@@ -101,7 +105,7 @@ class Words:
             {"Inputs": str(trace["x"]), "Generated Outputs": "-", "Feedback": f"{trace['score']:.2f}"}
             for trace in evaluation.trajectories
         ]
-        return {name: records for name in components}
+        return dict.fromkeys(components, records)
 
     def flashevolve_seconds(self, stage, *what):
         return VIRTUAL_SECONDS.get(stage, 0.5 + chance(stage, *what).random())
@@ -188,12 +192,22 @@ class Callbacks:
 def frozen(value):
     """A copy that compares by content."""
     if isinstance(value, GEPAState):
-        return value.i, value.total_num_evals, crc32(repr(contents(value)).encode())
+        return value.i, value.total_num_evals, digest(contents(value))
     if isinstance(value, BaseException):
         return type(value), str(value)
     if type(value).__name__ in {"ListDataLoader", "Named"}:
         return type(value).__name__, list(value.all_ids())
-    return copy.deepcopy(value)
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302 - our own bytes; many times faster than a deep copy
+    except ValueError:
+        return copy.deepcopy(value)
+
+
+def digest(value):
+    try:
+        return crc32(marshal.dumps(value, 2))  # the last version that does not depend on who shares what
+    except ValueError:
+        return crc32(repr(value).encode())
 
 
 def contents(state):
@@ -220,7 +234,7 @@ class Tracker:
 
         def keep(*arguments, **words):
             self.threads.add(threading.get_ident())
-            self.calls.append((name, copy.deepcopy(arguments), copy.deepcopy(words)))
+            self.calls.append((name, frozen(arguments), frozen(words)))
 
         return keep
 
@@ -299,7 +313,7 @@ def assert_same(host, flash):
     for name in SEEN:
         ours, theirs = getattr(flash, name), getattr(host, name)
         if isinstance(theirs, list):
-            for position, (one, other) in enumerate(zip(theirs, ours)):
+            for position, (one, other) in enumerate(zip(theirs, ours, strict=False)):
                 assert one == other, f"{name}[{position}] differs"
             assert len(theirs) == len(ours), f"{name} differ in length"
         assert theirs == ours, f"{name} differ"
@@ -323,7 +337,7 @@ def check_host_invariants(run, limit):
 
 
 def check_results_are_the_adapter_s_own(run):
-    for candidate, scores in zip(run.result.candidates, run.state.prog_candidate_val_subscores):
+    for candidate, scores in zip(run.result.candidates, run.state.prog_candidate_val_subscores, strict=True):
         for name, value in scores.items():
             assert value == score(run.engine.valset.fetch([name])[0], candidate)
     for event in run.callbacks.named("on_evaluation_end"):
@@ -346,7 +360,9 @@ def check_serial_history(run, caller, last=0):
             assert event["iteration"] == last + 1
             current = event["iteration"]
         elif current is None:
-            assert name in {"on_optimization_start", "on_optimization_end", "on_valset_evaluated", "on_state_saved"}, name
+            assert name in {"on_optimization_start", "on_optimization_end", "on_valset_evaluated", "on_state_saved"}, (
+                name
+            )
         else:
             assert event["iteration"] == current, name
         if name == "on_iteration_end":
@@ -439,6 +455,12 @@ class Kit(SimpleNamespace):
         finally:
             gepa.api.GEPAEngine, gepa.api.create_experiment_tracker = make_engine, make_tracker
         return Run(result, error, adapter, reflection, log, callbacks, tracker, engines[0], executor)
+
+    def optimize(self, **options):
+        """gepa.optimize alone, from any thread, with whatever executor is in force."""
+        arguments = {"seed_candidate": ONE, "trainset": list(range(12)), "valset": list(range(100, 110))}
+        arguments |= {"reflection_lm": Reflection(), "max_metric_calls": 60, "logger": Log(), **options}
+        return gepa.optimize(**arguments)
 
     def flash(self, **settings):
         return Flash(**{"progress": False, "clock": "virtual", **settings})

@@ -3,8 +3,6 @@
 import threading
 
 import pytest
-from flashevolve_plugins._local import LocalDriver
-from flashevolve_plugins._virtual import VirtualDriver
 from gepa.proposer.merge import MergeProposer
 from gepa.strategies.acceptance import StrictImprovementAcceptance
 from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
@@ -13,6 +11,9 @@ from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import AllImprovements
 from gepa.utils import MaxCandidateProposalsStopper
+
+from flashevolve_plugins._local import LocalDriver
+from flashevolve_plugins._virtual import VirtualDriver
 
 CLOCKS = pytest.mark.parametrize("clock", ["virtual", "local"])
 
@@ -120,7 +121,7 @@ def test_an_error_in_the_gate_is_told_after_the_proposal_as_the_host_tells_it(ki
         first = 3 if executor is None else 10 + 3 + 1  # the host evaluates whole batches
         adapter.errors = {"evaluate": lambda number, first=first: number == first}
         run = kit.run(executor, adapter=adapter, catch=True)
-        names = [name for name in run.callbacks.names if name not in {"on_budget_updated"}]
+        names = [name for name in run.callbacks.names if name != "on_budget_updated"]
         seen.append((names, run.callbacks.named("on_error")))
     assert seen[0] == (seen[1][0], [{**seen[1][1][0], "exception": seen[0][1][0]["exception"]}])
     assert "on_proposal_end" in seen[0][0]

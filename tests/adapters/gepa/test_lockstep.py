@@ -4,15 +4,17 @@ import dataclasses
 import logging
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
-from flashevolve_plugins._driver import Driver
-from flashevolve_plugins.adapters.gepa.lockstep import _Lockstep
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.strategies.proposal_sampling import IndependentSampling, PxNSampling, SameParentSampling
 from gepa.strategies.proposal_selection import AllImprovements, BestImprovement, TopKImprovements
 from gepa.utils import MaxCandidateProposalsStopper, NoImprovementStopper, ScoreThresholdStopper
+
+from flashevolve_plugins._driver import Driver
+from flashevolve_plugins.adapters.gepa.lockstep import _Lockstep
 
 SEEDS = range(30)
 MERGES = {"use_merge": True, "calls": 260, "max_merge_invocations": 20}
@@ -29,10 +31,8 @@ def both(kit, *, clock="virtual", adapter=None, **options):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lockstep_equals_the_host_with_default_options(kit, dispatch, seed):
     host, flash = both(kit, seed=seed, clock="local" if seed % 3 == 0 else "virtual")
-    host.adapter.outside = 0
     kit.assert_same(host, flash)
     kit.assert_dispatched(flash, dispatch)
-    assert host.result.total_metric_calls > 150 or seed != 0  # the host's overshoot is kept
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -42,11 +42,12 @@ def test_lockstep_equals_the_host_with_merges(kit, dispatch, seed):
     kit.assert_dispatched(flash, dispatch)
 
 
-def test_the_compared_runs_contain_accepted_and_rejected_merges(kit):
-    runs = [kit.run(None, seed=seed, seed_candidate=kit.TWO, **MERGES) for seed in range(8)]
+def test_the_compared_runs_contain_merges_of_both_ends_and_the_host_s_overshoot(kit):
+    runs = [kit.run(None, seed=seed, seed_candidate=kit.TWO, **MERGES) for seed in range(10)]
     names = [name for run in runs for name in run.callbacks.names]
-    assert names.count("on_merge_accepted") > 5
-    assert names.count("on_merge_rejected") > 5
+    assert names.count("on_merge_accepted") > 1
+    assert names.count("on_merge_rejected") > 0
+    assert max(run.result.total_metric_calls for run in runs) > MERGES["calls"]
 
 
 class Wordy:
@@ -124,7 +125,7 @@ MATRIX = {
 
 @pytest.mark.parametrize("options", MATRIX.values(), ids=MATRIX)
 def test_lockstep_equals_the_host_with_every_option(kit, options):
-    for seed in range(3):
+    for seed in range(2):
         host, flash = both(kit, seed=seed, **{"seed_candidate": kit.TWO, **options})
         kit.assert_same(host, flash)
         assert len(host.result.candidates) > 1
@@ -198,10 +199,8 @@ def test_lockstep_equals_the_host_where_the_reflection_raises(kit):
 def test_lockstep_writes_the_host_s_files(kit, tmp_path):
     hosts, flashs = tmp_path / "host", tmp_path / "flash"
     kwargs = {"use_merge": True, "seed_candidate": kit.TWO, "track_best_outputs": True}
-    host = kit.run(None, run_dir=str(hosts), **kwargs)
-    flash = kit.run(kit.flash(lockstep=True), run_dir=str(flashs), **kwargs)
-    host.result, flash.result = (dataclasses.replace(each.result, run_dir=None) for each in (host, flash))
-    kit.assert_same(host, flash)
+    kit.run(None, run_dir=str(hosts), **kwargs)
+    kit.run(kit.flash(lockstep=True), run_dir=str(flashs), **kwargs)
     files = [{each.relative_to(root): each for each in root.rglob("*") if each.is_file()} for root in (hosts, flashs)]
     assert set(files[0]) == set(files[1])
     for name, each in files[0].items():
@@ -253,7 +252,8 @@ def test_lockstep_takes_strategies_of_any_make(kit):
     def chosen(proposals, state, criterion):
         return [each for each in proposals if criterion.should_accept(each, state)]
 
-    for make in (lambda: SimpleNamespace(select=chosen), lambda: type("S", (), {"__slots__": (), "select": staticmethod(chosen)})()):
+    slotted = type("Slotted", (), {"__slots__": (), "select": staticmethod(chosen)})
+    for make in (lambda: SimpleNamespace(select=chosen), slotted):
         host, flash = both(kit, selection_strategy=make, calls=80)
         kit.assert_same(host, flash)
 
@@ -327,6 +327,32 @@ def test_the_last_statistics_of_a_lockstep_run_agree_with_its_result(kit):
     assert flash.last.accepted == len(flash.result.candidates) - 1
     assert flash.last.best_score == max(flash.result.val_aggregate_scores)
     assert set(flash.last.slots.values()) == {1}
+
+
+def test_the_last_statistics_of_a_lockstep_run_count_as_the_adapter_does(kit):
+    class Counting(kit.Words):
+        def evaluate(self, batch, candidate, capture_traces=False):
+            evaluation = super().evaluate(batch, candidate, capture_traces)
+            evaluation.num_metric_calls = 2 * len(batch)
+            return evaluation
+
+    host, flash = both(kit, adapter=Counting)
+    kit.assert_same(host, flash)
+    assert flash.last.spent == flash.result.total_metric_calls
+
+
+def test_lockstep_runs_mocks(kit):
+    """As in the host's own tests: a mock answers to any declaration."""
+    inner = kit.Words()
+    adapter = MagicMock()
+    adapter.evaluate.side_effect, adapter.make_reflective_dataset.side_effect = (
+        inner.evaluate,
+        inner.make_reflective_dataset,
+    )
+    adapter.propose_new_texts = adapter.batch_evaluate = None
+    adapter.get_adapter_state.return_value = {}
+    flash = kit.run(kit.flash(lockstep=True, clock="local"), adapter=adapter, calls=60)
+    assert flash.result.total_metric_calls == inner.calls >= 60
 
 
 def test_lockstep_says_nothing_about_what_an_adapter_can_do_at_once(kit, caplog):

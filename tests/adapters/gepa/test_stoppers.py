@@ -12,8 +12,8 @@ from gepa.utils import (
     ScoreThresholdStopper,
     SignalStopper,
     TimeoutStopCondition,
+    stop_condition,
 )
-from gepa.utils import stop_condition
 from gepa.utils.stop_condition import MaxReflectionCostStopper, MaxTrackedCandidatesStopper
 
 
@@ -126,7 +126,10 @@ def test_the_remaining_stoppers_of_the_host_are_asked_too(kit):
 
     reflection = Spending()
     run = kit.run(
-        kit.flash(max_items=1), reflection=reflection, calls=None, stop_callbacks=MaxReflectionCostStopper(0.45, reflection)
+        kit.flash(max_items=1),
+        reflection=reflection,
+        calls=None,
+        stop_callbacks=MaxReflectionCostStopper(0.45, reflection),
     )
     assert run.reflections == 5
     signals = SignalStopper(signals=[])
