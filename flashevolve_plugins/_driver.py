@@ -20,6 +20,8 @@ from flashevolve_plugins._snapshot import Meter, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from typing_extensions import Self
+
     from flashevolve_plugins._model import Limits, PoolEntry, Sample
 
 #: An item's body: yields stages, is sent their results in sample order, returns how the item ends. It runs on the
@@ -108,9 +110,13 @@ class Driver(ABC):
         """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left."""
         self._source = source
         self.policies.run_started(self.snapshot())
-        if self._invitation is not None:
-            invitation, self._invitation = self._invitation, None
+        invitation, self._invitation = self._invitation, None
+        if invitation is None:
+            return
+        if self.scheduler.may_offer():
             self._carry_out([ev.OfferItem(invitation)])
+        else:  # the budget has changed since the Scheduler asked
+            self._feed(ev.NothingOffered(invitation))
 
     def host_item(self) -> HostItem:
         """An item whose stages the host asks for one by one, as in lockstep and for the seed."""
@@ -142,7 +148,8 @@ class Driver(ABC):
         """End a host item and record it. See :meth:`HostItem.end`."""
         if self.scheduler.items[item].state is State.DECIDING:
             self._feed(ev.ItemDecided(item, outcome.terminal, outcome.reason))
-        self.recorded(self._ended.pop(), entries, counted=counted)
+        if self._ended:  # else the host was interrupted inside a stage, and leaving the driver records the item
+            self.recorded(self._ended.pop(), entries, counted=counted)
 
     def next_ended(self) -> Ended | None:
         """Wait for an item to end; ``None`` when there is none and none will come.
@@ -197,6 +204,31 @@ class Driver(ABC):
         last = self.snapshot()
         self.policies.run_finished(last)
         return last
+
+    def __enter__(self) -> Self:
+        """Begin a run."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """End the run: record what is still open, tell the observers, and give back what the driver holds."""
+        try:
+            self._abandon("the run is over" if kind is None else f"the run ended with {kind.__name__}")
+            self.finish()
+        finally:
+            self.close()
+
+    def _abandon(self, reason: str) -> None:
+        """Write the records of the items that nobody waits for any more."""
+        records = [ended.record for ended in self._ended]
+        self._ended.clear()
+        for item, opened in self._open.items():
+            if opened.body is not None:
+                opened.body.close()
+            records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
+        self._open.clear()
+        for record in sorted(records, key=lambda each: each.number):
+            self._meter.item_ended(record)
+            self.policies.item_ended(record)
 
     # -- events and instructions ------------------------------------------------------------------------------------
 
@@ -309,8 +341,12 @@ class Driver(ABC):
         if stage is not None:
             outcome = _close_body(opened, Discarded(terminal, reason, stage.name))
         payload = outcome.payload if outcome is not None else None
+        record = self._record_of(item, opened, terminal, reason)
+        self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
+
+    def _record_of(self, item: int, opened: _Open, terminal: Terminal, reason: str) -> ItemRecord:
         kept = self.scheduler.items[item]
-        record = ItemRecord(
+        return ItemRecord(
             number=item,
             terminal=terminal,
             reason=reason,
@@ -322,7 +358,6 @@ class Driver(ABC):
             started=opened.started,
             ended=self._meter.seconds(self.now()),
         )
-        self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
 
 
 def _advance(step: Callable[[], Stage]) -> tuple[Stage | None, Outcome | None, BaseException | None]:

@@ -90,7 +90,7 @@ class Scheduler:
     @property
     def done(self) -> bool:
         """Whether nothing is in flight and nothing more will be offered."""
-        return not self.items and self._offering is None and not self._may_offer()
+        return not self.items and self._offering is None and not self.may_offer()
 
     @property
     def stop_reason(self) -> str | None:
@@ -334,6 +334,8 @@ class Scheduler:
         if self.ledger.could_ever_afford(path):
             self._parked[item.number] = None
         else:
+            if item.stage_number == 1:  # a new item costs more than was said: the next one would end here as well
+                self.offer_cost = max(self.offer_cost, path)
             self._doom(item, Terminal.DISCARDED, OUT_OF_BUDGET)
         return False
 
@@ -349,7 +351,7 @@ class Scheduler:
 
         A resource with more samples waiting than it has slots is the bottleneck; more items would only grow stale there.
         """
-        if self._offering is not None or self._ending or not self._may_offer():
+        if self._offering is not None or self._ending or not self.may_offer():
             return
         if self.busy[self._limits.entry] >= self.slots[self._limits.entry]:
             return
@@ -361,7 +363,8 @@ class Scheduler:
         self._next += 1
         self._out.append(ev.OfferItem(self._offering))
 
-    def _may_offer(self) -> bool:
+    def may_offer(self) -> bool:
+        """Whether a new item would be asked for if a slot were idle."""
         return not self._exhausted and self._stopping is None and self.ledger.affords(self.offer_cost)
 
     # -- for views --------------------------------------------------------------------------------------------------

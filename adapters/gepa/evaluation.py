@@ -111,8 +111,9 @@ def declare(matches: Callable[[Any], bool], make: Callable[[Any], Evaluator]) ->
     _declared.append((matches, make))
 
 
+# With a model of its own; a user's function in its place may not expect several calls at once.
 declare(
-    lambda adapter: type(adapter) is DefaultAdapter,
+    lambda adapter: type(adapter) is DefaultAdapter and adapter._lm is not None,
     lambda adapter: PlainEvaluator(adapter, "example", slots=adapter.max_litellm_workers),
 )
 

@@ -35,17 +35,16 @@ def run_in_lockstep(engine: Any, host_run: Callable[[Any], Any], flash: Flash, e
     limits = Limits(slots={TASK: 1, REFLECTION: 1, LOCAL: 1}, stages=STAGES, entry=TASK, max_items=1)
     driver = flash.open_driver(limits, pool=Pool())
     try:
-        run = _Lockstep(engine, driver)
-        try:
-            state = host_run(run.engine)
-        except Exception as error:
-            run.end_item(Terminal.FAILED, f"{type(error).__name__}: {error}")
-            raise
-        run.end_item()
-        driver.finish()
-        return state
+        with driver:
+            run = _Lockstep(engine, driver)
+            try:
+                state = host_run(run.engine)
+            except Exception as error:
+                run.end_item(Terminal.FAILED, f"{type(error).__name__}: {error}")
+                raise
+            run.end_item()
+            return state
     finally:
-        driver.close()
         flash.last_run = driver.snapshot()
 
 

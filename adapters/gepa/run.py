@@ -72,9 +72,9 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
     )
     driver = flash.open_driver(limits, pool=Pool())
     try:
-        return _Run(Session(engine, evaluator, driver, budget), host_run).run()
+        with driver:
+            return _Run(Session(engine, evaluator, driver, budget), host_run).run()
     finally:
-        driver.close()
         flash.last_run = driver.snapshot()
 
 
@@ -124,15 +124,13 @@ class _Run:
     def run(self) -> Any:
         """Run to the end and return the host's state."""
         try:
-            state = self._host_run(self._engine)
+            return self._host_run(self._engine)
         except BaseException as error:
             with suppress(FlashEvolveError):  # what ended the run is more important than what it left behind
                 self._session.driver.stop(f"the host raised {type(error).__name__}", cancel=True)
                 if self._ended is not None:
                     self._record(failed=error)
             raise
-        self._session.driver.finish()
-        return state
 
     def _current(self) -> Recording:
         assert self._ended is not None  # noqa: S101 - the host's loop only runs over ended items

@@ -62,9 +62,6 @@ class Session:
     def source(self, number: int) -> Body | None:
         """The next item's body, or ``None`` when a stopper says so. Asks the stoppers once."""
         del number
-        scheduler = self.driver.scheduler
-        if not scheduler.ledger.affords(scheduler.offer_cost):  # asked for before the host loaded what is spent
-            return None
         iteration = self._first_iteration + self._offered
         with self.scope(iteration - 1):
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):

@@ -83,6 +83,23 @@ def test_failures_that_are_only_quicker_than_the_rest_end_nothing(task, consiste
     assert len(program.detailed_results.val_subscores[0]) == 30
 
 
+def test_one_example_that_works_is_enough_to_go_on(task, consistent):
+    """The eleventh works before the first ten raise."""
+    works = threading.Event()
+
+    def metric(gold, pred, name):
+        if number(gold) == 11:
+            works.set()  # only the slot of the tenth is free for it
+        elif 0 <= number(gold) < 10:
+            assert works.wait(30)
+            raise ValueError("no score")
+
+    task.on_metric = metric
+    program = task.compile(Flash(progress=False), val=16, num_threads=11, max_metric_calls=60)
+    consistent(task, program, 60)
+    assert works.is_set()
+
+
 def test_what_raises_on_some_examples_gets_the_failure_score_as_in_the_host(task, flash, consistent):
     def metric(gold, pred, name):
         if number(gold) in (1, 5):

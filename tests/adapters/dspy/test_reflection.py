@@ -11,18 +11,18 @@ from flashevolve_plugins.hooks import hookimpl  # noqa: E402
 
 
 class Crowd:
-    """Holds the first reflections until ``waiting`` items have come so far that they could reflect too.
+    """Holds the first callers until ``waiting`` items have come so far that they could call too.
 
     What may run at once then runs at once; ``most`` is how many did.
     """
 
-    def __init__(self, waiting):
-        self.waiting, self.most, self._inside, self._ready = waiting, 0, 0, 0
+    def __init__(self, waiting, after="dataset"):
+        self.waiting, self.after, self.most, self._inside, self._ready = waiting, after, 0, 0, 0
         self._lock, self.go = threading.Lock(), threading.Event()
 
     @hookimpl
     def flashevolve_stage_finished(self, item, stage):
-        self._ready += stage == "dataset"
+        self._ready += stage == self.after
         if self._ready >= self.waiting:
             self.go.set()
 
@@ -84,20 +84,11 @@ def test_a_custom_proposer_runs_one_at_a_time_unless_the_user_says_otherwise(ask
 
 
 def test_feedback_is_asked_for_one_item_at_a_time(task):
-    inside, most, lock = [], [], threading.Lock()
-
-    def feedback(gold, pred, name):
-        if name is None:
-            return
-        with lock:
-            inside.append(threading.current_thread().name)
-            most.append(len(set(inside)))
-        with lock:
-            inside.remove(threading.current_thread().name)
-
-    task.on_metric = feedback
-    task.compile(Flash(progress=False, staleness="full"), num_threads=8)
-    assert set(most) == {1}
+    crowd = Crowd(3, after="rollout")
+    task.on_metric = lambda gold, pred, name: name is not None and crowd()
+    task.compile(Flash(progress=False, staleness="full", plugins=[crowd]), num_threads=8, max_metric_calls=150)
+    assert crowd.go.is_set()
+    assert crowd.most == 1
 
 
 def test_a_reflection_that_fails_is_tried_once_more_and_then_given_up(task, consistent):

@@ -79,9 +79,15 @@ def test_an_adapter_s_own_count_of_calls_is_the_host_s_and_stays_in_the_budget(k
         assert told + 10 == run.result.total_metric_calls
 
 
-def test_a_subclass_of_a_declared_adapter_declares_for_itself(kit, caplog):
+def test_only_the_default_adapter_with_a_model_of_its_own_is_declared(kit, caplog):
     class Mine(DefaultAdapter):
         pass
+
+    class Model:
+        """What the adapter makes of a model's name."""
+
+        def batch_complete(self, requests, **_options):
+            return [answer(messages) for messages in requests]
 
     def answer(messages):
         return messages[0]["content"]
@@ -90,9 +96,10 @@ def test_a_subclass_of_a_declared_adapter_declares_for_itself(kit, caplog):
         return EvaluationResult(kit.score(data["answer"], {"a": response}), "feedback")
 
     data = [{"input": str(number), "additional_context": {}, "answer": number} for number in range(12)]
-    for kind, told in ((DefaultAdapter, 0), (Mine, 1)):
+    for kind, model, told in ((DefaultAdapter, Model(), 0), (DefaultAdapter, None, 1), (Mine, Model(), 1)):
         caplog.clear()
         adapter = kind(answer, evaluator=evaluate)
+        adapter._lm = model
         run = kit.run(kit.flash(), adapter=adapter, trainset=data, valset=data)
         kit.check_serial_history(run, threading.get_ident())
         assert run.result.total_metric_calls == run.last.spent <= 150
