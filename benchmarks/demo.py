@@ -6,18 +6,21 @@ import argparse
 import json
 import logging
 import os
-from contextlib import nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flashevolve_plugins import Flash, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from flashevolve_plugins.benchmarks.measure import Result
+    from flashevolve_plugins.benchmarks.server import SimulatedServer
+    from flashevolve_plugins.benchmarks.tasks import Task
 
 TIME_SCALE = 0.05  # of the simulated server's seconds; the demo must end within two minutes
 
@@ -39,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from flashevolve_plugins.benchmarks.measure import CountingLM, run_gepa  # noqa: PLC0415 - imports dspy
 
     logging.getLogger("dspy").setLevel(logging.CRITICAL)  # each example that fails is an error there
-    server, task = _simulated(options) if options.data is None else (nullcontext(), _from_file(options))
-    with server as running:
+    server, task = _simulated(options) if options.data is None else _given(options)
+    with server as api_base:
         lm = CountingLM(
             f"openai/{options.model or 'simulated'}",
-            api_base=options.api_base or running.base_url,
+            api_base=api_base,
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
             cache=False,
             temperature=1.0,
@@ -58,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     task,
                     lm,
                     executor=executor,
-                    slots=options.slots,
+                    num_threads=options.slots,
                     max_metric_calls=options.calls,
                     seed=options.seed,
                 )
@@ -86,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _simulated(options: argparse.Namespace) -> tuple[Any, Any]:
+def _simulated(options: argparse.Namespace) -> tuple[AbstractContextManager[str], Task]:
     from flashevolve_plugins.benchmarks.landscape import Landscape  # noqa: PLC0415 - only for the simulated server
     from flashevolve_plugins.benchmarks.server import SimulatedServer  # noqa: PLC0415
     from flashevolve_plugins.benchmarks.server.latency import LatencyModel  # noqa: PLC0415
@@ -95,15 +98,24 @@ def _simulated(options: argparse.Namespace) -> tuple[Any, Any]:
 
     landscape = Landscape(seed=options.seed)
     settings = ServerSettings(landscape=landscape, latency=LatencyModel(time_scale=TIME_SCALE), seed=options.seed)
-    return SimulatedServer(settings), landscape_task(landscape, train=options.train, val=options.val)
+    task = landscape_task(landscape, train=options.train, val=options.val)
+    return _serving(SimulatedServer(settings)), task
 
 
-def _from_file(options: argparse.Namespace) -> Any:
+@contextmanager
+def _serving(server: SimulatedServer) -> Iterator[str]:
+    """The base URL of a simulated server, while it runs."""
+    with server:
+        yield server.base_url
+
+
+def _given(options: argparse.Namespace) -> tuple[AbstractContextManager[str], Task]:
     from flashevolve_plugins._connection import require_connections  # noqa: PLC0415 - only for a given server
     from flashevolve_plugins.benchmarks.tasks import file_task  # noqa: PLC0415
 
     require_connections([options.api_base])
-    return file_task(options.data, train=options.train, val=options.val, seed=options.seed)
+    task = file_task(options.data, train=options.train, val=options.val, seed=options.seed)
+    return nullcontext(options.api_base), task
 
 
 def _print_table(results: list[Result]) -> None:

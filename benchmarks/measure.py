@@ -50,7 +50,7 @@ class Result:
         return 60 * self.proposals / self.seconds
 
 
-class CountingLM(dspy.LM):  # type: ignore[misc]
+class CountingLM(dspy.LM):
     """A ``dspy.LM`` that keeps the integral of its requests in flight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -101,17 +101,7 @@ class _Counting:
         self.counts["rejected"] += 1
 
 
-def run_gepa(
-    name: str,
-    task: Task,
-    lm: CountingLM,
-    *,
-    executor: Any,
-    slots: int,
-    max_metric_calls: int,
-    seed: int = 0,
-    **options: Any,
-) -> Result:
+def run_gepa(name: str, task: Task, lm: CountingLM, *, executor: Any, **options: Any) -> Result:
     """Run ``dspy.GEPA`` once.
 
     Args:
@@ -119,21 +109,14 @@ def run_gepa(
         task: what to optimize on.
         lm: task and reflection model in one.
         executor: ``None`` for the host's own loop, or a ``Flash``.
-        slots: ``num_threads``.
-        max_metric_calls: the budget.
-        seed: the optimizer's seed.
-        options: further arguments of ``dspy.GEPA``.
+        options: further arguments of ``dspy.GEPA``; ``num_threads`` and a budget are needed.
     """
     counting = _Counting()
-    gepa_kwargs = {"callbacks": [counting], **options.pop("gepa_kwargs", {})}
     optimizer = dspy.GEPA(
         metric=task.metric,
-        max_metric_calls=max_metric_calls,
         reflection_lm=lm,
-        num_threads=slots,
         track_stats=True,
-        seed=seed,
-        gepa_kwargs=gepa_kwargs,
+        gepa_kwargs={"callbacks": [counting]},
         executor=executor,
         **options,
     )
@@ -151,7 +134,7 @@ def run_gepa(
         proposals=counting.counts.total(),
         accepted=counting.counts["accepted"],
         requests=lm.requests,
-        busy=lm.request_seconds / (seconds * slots),
+        busy=lm.request_seconds / (seconds * options["num_threads"]),
         window_busy=None if last_run is None else last_run.window_busy.get("task"),
         best_score=max(details.val_aggregate_scores),
         true_score=None if task.true_score is None else task.true_score(best.signature.instructions),

@@ -73,7 +73,9 @@ def _run_apart(options: argparse.Namespace, name: str, seed: int) -> dict[str, A
             command += [f"--{option.replace('_', '-')}", str(value)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own program
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{name}, seed {seed}: {result['seconds']:.0f} s, {result['metric_calls']} calls", file=sys.stderr, flush=True)
+    print(
+        f"{name}, seed {seed}: {result['seconds']:.0f} s, {result['metric_calls']} calls", file=sys.stderr, flush=True
+    )
     return result
 
 
@@ -91,9 +93,7 @@ def _run_one(options: argparse.Namespace, kind: str, seed: int) -> dict[str, Any
 
     logging.getLogger("dspy").setLevel(logging.ERROR)
     landscape = Landscape(seed=seed)
-    settings = ServerSettings(
-        landscape=landscape, latency=LatencyModel(time_scale=options.time_scale), seed=seed
-    )
+    settings = ServerSettings(landscape=landscape, latency=LatencyModel(time_scale=options.time_scale), seed=seed)
     executor = None
     if kind == "flash":
         executor = Flash(staleness=options.staleness, max_staleness=options.max_staleness, progress=False)
@@ -106,7 +106,7 @@ def _run_one(options: argparse.Namespace, kind: str, seed: int) -> dict[str, Any
             landscape_task(landscape, train=options.train, val=options.val),
             lm,
             executor=executor,
-            slots=options.slots,
+            num_threads=options.slots,
             max_metric_calls=options.calls,
             seed=seed,
         )
@@ -126,9 +126,15 @@ def _table(options: argparse.Namespace, sequential: list[dict[str, Any]], flash:
         ("proposals, sequential", [each["proposals"] for each in sequential], "{:.0f}"),
         ("true score, flash", [each["true_score"] for each in flash], "{:.3f}"),
         ("true score, sequential", [each["true_score"] for each in sequential], "{:.3f}"),
-        ("CPU ms per metric call, flash", [1e3 * each["cpu_seconds"] / each["metric_calls"] for each in flash], "{:.1f}"),
+        (
+            "CPU ms per metric call, flash",
+            [1e3 * each["cpu_seconds"] / each["metric_calls"] for each in flash],
+            "{:.1f}",
+        ),
     ]
-    head = f"{options.slots} slots, valset {options.val}, {options.calls} calls, {len(flash)} seeds, {options.staleness}"
+    head = (
+        f"{options.slots} slots, valset {options.val}, {options.calls} calls, {len(flash)} seeds, {options.staleness}"
+    )
     lines = [f"| {head} | median | range |", "|---|---|---|"]
     for name, values, form in rows:
         low, middle, high = (form.format(each) for each in (min(values), statistics.median(values), max(values)))

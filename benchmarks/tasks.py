@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dspy
+
 from flashevolve_plugins._errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def landscape_task(landscape: Landscape, *, train: int, val: int) -> Task:
     return Task(examples("train", train), examples("val", val), metric, landscape.true_score)
 
 
-class PlainAdapter(dspy.Adapter):  # type: ignore[misc]
+class PlainAdapter(dspy.Adapter):
     """A dspy adapter without field markers: the instruction, then the inputs; the whole answer is the output.
 
     Small models do not keep to markers. The last output field gets the text, further ones stay empty.
@@ -102,10 +103,8 @@ def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
     pairs = [_pair(json.loads(line), path) for line in file.read_text("utf-8").splitlines() if line.strip()]
     if len(pairs) < train + val:
         raise UsageError(f"{path!r} has {len(pairs)} examples, fewer than train={train} and val={val} together.")
-    random.Random(seed).shuffle(pairs)  # noqa: S311 - a choice of examples, not a secret
-    examples = [
-        dspy.Example(question=question, target=target).with_inputs("question") for question, target in pairs
-    ]
+    random.Random(seed).shuffle(pairs)
+    examples = [dspy.Example(question=question, target=target).with_inputs("question") for question, target in pairs]
     return Task(examples[:train], examples[train : train + val], _answer_metric, adapter=PlainAdapter())
 
 
@@ -124,7 +123,9 @@ def _answer_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = Non
     del trace, pred_name, pred_trace
     answer = str(pred.answer or "")
     right = _normal(answer) == _normal(gold.target)
-    words = "Correct." if right else f"Wrong: the answer should be {gold.target}, and the response said {answer[:200]!r}."
+    words = (
+        "Correct." if right else f"Wrong: the answer should be {gold.target}, and the response said {answer[:200]!r}."
+    )
     return dspy.Prediction(score=float(right), feedback=words)
 
 

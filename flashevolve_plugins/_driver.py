@@ -97,7 +97,7 @@ class Driver(ABC):
     def _wait(self) -> tuple[int, int, Any, BaseException | None, float]:
         """Wait for a sample to end: item, index, result, what it raised, seconds it took."""
 
-    def _cancel(self, item: int, index: int) -> None:
+    def _cancel(self, item: int, index: int) -> None:  # noqa: B027 - most samples cannot be stopped
         """Stop a running sample if that is possible."""
 
     @abstractmethod
@@ -312,12 +312,11 @@ class Driver(ABC):
         body, results = opened.body, opened.results
         if body is None:
             return None  # the host goes on when it sees the stage finished
-        error = opened.error
-        if failed and error is not None:
-            following, outcome, error = _advance(lambda: body.throw(error))
+        raised = opened.error
+        if failed and raised is not None:
+            following, outcome, opened.error = _advance(lambda: body.throw(raised))
         else:
-            following, outcome, error = _advance(lambda: body.send(results))
-        opened.error = error
+            following, outcome, opened.error = _advance(lambda: body.send(results))
         if following is not None:
             opened.results, opened.begun = [None] * len(following.samples), False
             return ev.StageReady(item, following)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -70,7 +71,7 @@ class _Watcher:
                 spec = None if finder is self else finder.find_spec(fullname, path, target)
                 if spec is not None:
                     if spec.loader is not None:
-                        spec.loader = _CallingBack(spec.loader, lambda: self._imported(fullname))
+                        spec.loader = cast("Loader", _CallingBack(spec.loader, lambda: self._imported(fullname)))
                     return spec
             return None
         finally:

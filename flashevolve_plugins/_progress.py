@@ -48,7 +48,7 @@ class ProgressLine:
     @_hookimpl
     def flashevolve_snapshot(self, snapshot: Snapshot) -> None:
         """Draw the line."""
-        if sys.stderr.isatty():
+        if self._on_terminal():
             self._draw(describe(snapshot))
         elif snapshot.seconds >= self._next:
             self._next = snapshot.seconds + QUIET_SECONDS
@@ -58,13 +58,17 @@ class ProgressLine:
     def flashevolve_run_finished(self, snapshot: Snapshot) -> None:
         """Leave the last line standing."""
         line = f"{describe(snapshot)} | done in {_duration(snapshot.seconds)}"
-        if sys.stderr.isatty():
+        if self._on_terminal():
             self._draw(line, whole=True)
         else:
             print(line, file=sys.stderr, flush=True)
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _on_terminal(self) -> bool:
+        """Whether lines are drawn; once they are, rich may have put something of its own in place of the stream."""
+        return self._live is not None or sys.stderr.isatty()
 
     def _draw(self, line: str, *, whole: bool = False) -> None:
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal

@@ -13,7 +13,7 @@ class Waiting(NamedTuple):
     """A waiting sample. ``stage_number`` tells a stage of the item from an earlier one."""
 
     item: int
-    index: int
+    sample: int
     stage_number: int
 
 

@@ -297,14 +297,14 @@ class Scheduler:
                 return
             item = self.items[entry.item]
             if self._permitted(item):
-                self._start(item, entry.index)
+                self._start(item, entry.sample)
 
     def _is_waiting(self, entry: Waiting) -> bool:
         item = self.items.get(entry.item)
         return (
             item is not None
             and item.stage_number == entry.stage_number
-            and entry.index in item.waiting
+            and entry.sample in item.waiting
             and item.state in {State.WAITING, State.RUNNING}
             and item.number not in self._parked
         )
@@ -349,7 +349,7 @@ class Scheduler:
     def _maybe_offer(self) -> None:
         """Ask for an item when a slot would otherwise be idle and the budget can still turn it into something.
 
-        A resource with more samples waiting than it has slots is the bottleneck; more items would only grow stale there.
+        A resource with more samples waiting than slots is the bottleneck; more items would only grow stale there.
         """
         if self._offering is not None or self._ending or not self.may_offer():
             return

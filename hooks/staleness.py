@@ -104,7 +104,8 @@ class Guarded(StalenessPolicy):
     """
 
     def __init__(self, max_staleness: int = DEFAULT_MAX_STALENESS) -> None:
-        if isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0:
+        given: object = max_staleness
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise UsageError(
                 f"max_staleness={max_staleness!r} must be a whole number of at least 0: "
                 "the pool versions that an item may lag behind."

@@ -23,7 +23,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
@@ -33,7 +33,7 @@ from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
 from dspy.utils.exceptions import AdapterParseError
 from gepa.core.adapter import EvaluationBatch
 
-Batch = EvaluationBatch[Any, Any]
+Batch: TypeAlias = "EvaluationBatch[Any, Any]"
 Kind = Literal["program", "metric"]
 OnFailure = Callable[[Kind, Exception], None]
 

@@ -31,14 +31,16 @@ def quiet_console(logger: Any) -> Iterator[None]:
             del logger.log
         return
     target = getattr(logger, "logger", None)
-    console = list(_consoles(target)) if isinstance(target, logging.Logger) else []
-    drop = _Drop(target.name) if console else None
-    for handler in console:
+    if not isinstance(target, logging.Logger):
+        yield
+        return
+    drop, consoles = _Drop(target.name), list(_consoles(target))
+    for handler in consoles:
         handler.addFilter(drop)
     try:
         yield
     finally:
-        for handler in console:
+        for handler in consoles:
             handler.removeFilter(drop)
 
 

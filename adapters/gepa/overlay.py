@@ -21,21 +21,22 @@ def overlay(target: Any, attributes: Mapping[str, Any]) -> Any:
         target: any object.
         attributes: names to values.
     """
-    members = {
-        name: value if isinstance(value, property) else property(lambda _self, value=value: value)
-        for name, value in attributes.items()
-    }
-    kind = type(target)
+    members = {name: value if isinstance(value, property) else _constant(value) for name, value in attributes.items()}
+    kind: Any = type(target)
     shares = kind.__new__ is object.__new__ and not any(vars(base).get("__slots__") for base in kind.__mro__)
     base = kind if shares and hasattr(target, "__dict__") else _Delegate
     stand_in = types.new_class(kind.__name__, (base,), exec_body=lambda body: body.update(members))
     stand_in.__qualname__, stand_in.__module__ = kind.__qualname__, kind.__module__
-    made = object.__new__(stand_in)
+    made: Any = object.__new__(stand_in)
     if base is _Delegate:
         object.__setattr__(made, "_target", target)
     else:
         made.__dict__ = target.__dict__
     return made
+
+
+def _constant(value: Any) -> property:
+    return property(lambda _self: value)
 
 
 class _Delegate:

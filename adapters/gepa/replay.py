@@ -35,7 +35,8 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
         if recording.merge:
             return []
         try:
-            return type(host).propose(stand_in, state)
+            proposals: list[Any] = type(host).propose(stand_in, state)
+            return proposals
         except EndOfRecording as end:
             session.settle()
             if isinstance(end.cause, Discarded):

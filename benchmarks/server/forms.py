@@ -33,7 +33,7 @@ class Field:
     name: str
     annotation: str = ""
 
-    def value(self, text: str) -> Any:  # noqa: ANN401 - any JSON value
+    def value(self, text: str) -> Any:
         """Return a value of this field's type; ``text`` itself for a string."""
         kind = self.annotation.split("[", 1)[0].strip().lower()
         if option := _OPTION.match(self.annotation):

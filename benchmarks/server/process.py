@@ -58,7 +58,7 @@ class SimulatedServer:
         Raises:
             ServerStartError: it ended instead.
         """
-        path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+        path = json.dumps([str(entry) for entry in sys.path])
         command = [sys.executable, "-c", _PROGRAM, path, *arguments(self.settings, self._port), "--stop-with-stdin"]
         self._complaints = tempfile.TemporaryFile("w+")
         self._child = child = subprocess.Popen(  # noqa: S603 - our own program

@@ -479,3 +479,56 @@ def test_an_item_the_budget_cannot_pay_for_is_discarded_and_says_so() -> None:
     (record,) = _run(driver, body)
     assert (record.terminal, record.reason) == (Terminal.DISCARDED, "the budget cannot pay for what it still needs")
     assert record.spent == 2
+
+
+@pytest.mark.parametrize("how", ["an error", "the end"])
+def test_leaving_a_driver_records_what_was_still_under_way(how: str) -> None:
+    watching = Watching()
+    closed: list[int] = []
+
+    def body(number: int) -> Body:
+        try:
+            yield _stage("rollout", 1, lambda: float(number))
+            return Outcome(Terminal.COMMITTED)
+        finally:
+            closed.append(number)
+
+    error = OSError("disk full")
+    try:
+        with VirtualDriver(_limits(3), watching) as driver:
+            driver.offer_from(body)
+            ended = driver.next_ended()
+            assert ended is not None
+            driver.recorded(ended)
+            if how == "an error":
+                raise error
+    except OSError as raised:
+        assert raised is error
+    reason = "the run ended with OSError" if how == "an error" else "the run is over"
+    assert [(record.number, record.terminal, record.reason) for record in watching.records] == [
+        (1, Terminal.COMMITTED, ""),
+        (2, Terminal.CANCELLED, reason),
+        (3, Terminal.CANCELLED, reason),
+        (4, Terminal.CANCELLED, reason),
+    ]
+    assert closed == [1, 2, 3, 4]
+    assert driver.snapshot().ended == {"committed": 1, "cancelled": 3}
+
+
+def test_a_driver_that_was_stopped_before_its_first_offer_offers_nothing() -> None:
+    asked: list[int] = []
+    driver = VirtualDriver(_limits(3))
+    driver.stop("the seed was perfect")
+    driver.offer_from(asked.append)  # type: ignore[arg-type]
+    assert driver.next_ended() is None
+    assert asked == []
+
+
+def test_an_item_that_cannot_be_paid_from_its_first_stage_on_is_the_last_one_offered() -> None:
+    def body(_: int) -> Body:
+        yield _stage("rollout", 2, _one, then=20)
+        return Outcome(Terminal.COMMITTED)
+
+    driver = VirtualDriver(_limits(1, budget=10, offer_cost=1))
+    (record,) = _run(driver, body)
+    assert (record.terminal, record.spent) == (Terminal.DISCARDED, 0)

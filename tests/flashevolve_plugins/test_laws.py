@@ -43,10 +43,11 @@ class Life:
     admitted: bool = False
     failed: bool = False
     end: tuple[Terminal, str, Stage | None] | None = None
+    stages: int = 0
     terminals: int = 0
 
     def begin(self, stage: Stage) -> None:
-        self.phase, self.stage = "open", stage
+        self.phase, self.stage, self.stages = "open", stage, self.stages + 1
         self.waiting, self.running = set(range(len(stage.samples))), set()
         self.admitted = self.failed = False
 
@@ -238,7 +239,10 @@ class World:
             assert end == (Terminal.DISCARDED, OUT_OF_BUDGET, life.stage)
             assert life.phase == "open"
             assert not life.admitted
-            assert life.stage.cost + life.stage.then > self.ever_free()
+            path = life.stage.cost + life.stage.then
+            assert path > self.ever_free()
+            if life.stages == 1:
+                self.offer_cost = max(self.offer_cost, path)  # what the next one would cost too
             life.waiting.clear()
         else:
             assert life.phase == "doomed"
@@ -461,7 +465,7 @@ WEIGHTS = {"sample finishes": 12, "sample fails": 1, "late answer": 6, "pool gro
 WEIGHTS |= {"stage slots change": 1, "offer cost changes": 1, "stop": 1, "the impossible": 1}
 #: No shrinking: a smaller seed is another world, not a simpler one.
 LENIENT = settings(deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
-NUMBERS, SIZES, SEEDS = st.integers(0, 99), st.integers(0, 6), st.integers(0, 2**32)
+NUMBERS, SIZES, SEEDS = (st.integers(0, most) for most in (99, 6, 2**32))
 
 
 class Laws(RuleBasedStateMachine):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
 
-PATIENCE = 30.0  # seconds until a test that would hang fails instead
+PATIENCE = 20.0  # seconds until a test that would hang fails instead
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
 

@@ -9,9 +9,10 @@ import pytest
 SLOTS = 4
 CONTEXT = 8192  # tokens per slot: a reflection of dspy is long
 
-QUESTIONS = [(f"Tom has {a} apples and gets {b} more. How many apples has he?", a + b) for a, b in zip(
-    range(2, 26), range(3, 27), strict=True
-)]
+QUESTIONS = [
+    (f"Tom has {a} apples and gets {b} more. How many apples has he?", a + b)
+    for a, b in zip(range(2, 26), range(3, 27), strict=True)
+]
 
 
 @pytest.fixture(scope="session")
