@@ -25,7 +25,5 @@ def eager() -> Landscape:
 @pytest.fixture(scope="session")
 def server(eager: Landscape) -> Iterator[SimulatedServer]:
     """Run a server that answers at once."""
-    pytest.importorskip("uvicorn")
-    pytest.importorskip("starlette")
     with SimulatedServer(ServerSettings(landscape=eager, latency=LatencyModel(time_scale=0))) as running:
         yield running

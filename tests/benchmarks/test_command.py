@@ -28,7 +28,6 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_prints_its_address_and_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
-    pytest.importorskip("uvicorn")
     with start("--time-scale", "0") as child:
         assert child.stdout
         assert child.stdout.readline().startswith("http://127.0.0.1:")
@@ -38,7 +37,6 @@ def test_it_prints_its_address_and_ends_cleanly_on_a_signal(number: signal.Signa
 
 
 def test_it_ends_with_its_standard_input_when_asked_to() -> None:
-    pytest.importorskip("uvicorn")
     with start("--stop-with-stdin") as child:
         assert child.stdout
         assert child.stdout.readline().startswith("http://")
@@ -75,7 +73,8 @@ def test_a_bad_argument_gets_one_sentence(
 
 
 def test_every_setting_survives_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve_module = pytest.importorskip("flashevolve_plugins.benchmarks.server.serve")
+    from flashevolve_plugins.benchmarks.server import serve as serve_module
+
     settings = ServerSettings(
         Landscape(seed=7, rules=9, needed=(2, 3), length_limit=5, conflicts=2, missed=0.25),
         LatencyModel(0.5, 7.0, 3, 0.125, 0.25),

@@ -35,7 +35,8 @@ def language_model(dspy: Any, server: SimulatedServer) -> Any:
 def test_dspy_reads_the_answer_of_a_task(
     server: SimulatedServer, eager: Landscape, adapter: str, signature: str
 ) -> None:
-    dspy = pytest.importorskip("dspy")
+    import dspy
+
     program = dspy.ChainOfThought(dspy.Signature(signature, "\n".join(rule.statement for rule in eager.book[:20])))
     scores = []
     with dspy.context(lm=language_model(dspy, server), adapter=getattr(dspy, adapter)()):
@@ -47,7 +48,7 @@ def test_dspy_reads_the_answer_of_a_task(
 
 
 def test_dspy_gepa_climbs_over_http(server: SimulatedServer, eager: Landscape) -> None:
-    dspy = pytest.importorskip("dspy")
+    import dspy
 
     def metric(gold: Any, prediction: Any, *_: object) -> Any:
         score, feedback = eager.feedback(gold.question, prediction.answer)
@@ -71,8 +72,9 @@ def test_dspy_gepa_climbs_over_http(server: SimulatedServer, eager: Landscape) -
 
 
 def test_dspy_instruction_proposer_reads_an_improved_instruction(server: SimulatedServer, eager: Landscape) -> None:
-    proposals = pytest.importorskip("dspy.teleprompt.gepa.instruction_proposal")
-    dspy = pytest.importorskip("dspy")
+    import dspy
+    from dspy.teleprompt.gepa import instruction_proposal as proposals
+
     if not hasattr(proposals, "InstructionProposer"):
         pytest.skip("this dspy asks through gepa's own signature")
     current = f'Reply.\n\n"Quoted" and ```fenced```.\n{eager.book[0].statement}'
@@ -87,15 +89,17 @@ def test_dspy_instruction_proposer_reads_an_improved_instruction(server: Simulat
 
 
 def test_gepa_reads_an_improved_instruction(server: SimulatedServer, eager: Landscape) -> None:
-    lm = pytest.importorskip("gepa.lm")
-    pytest.importorskip("litellm")
-    signature = pytest.importorskip("gepa.strategies.instruction_proposal").InstructionProposalSignature
+    from gepa import lm
+    from gepa.strategies.instruction_proposal import InstructionProposalSignature
+
     model = lm.LM("openai/simulated", api_base=server.base_url, api_key="none")
     current = f"Reply, with ```code``` where it helps.\n{eager.book[0].statement}"
     question = eager.examples("train", 1)[0].question
     for record in ({"Feedback": eager.feedback(question, "")[1]}, {"Feedback": "Couldn't parse."}):
-        prompt = signature.prompt_renderer({"current_instruction_doc": current, "dataset_with_feedback": [record]})
-        new = signature.output_extractor(model(prompt))["new_instruction"]
+        prompt = InstructionProposalSignature.prompt_renderer(
+            {"current_instruction_doc": current, "dataset_with_feedback": [record]}
+        )
+        new = InstructionProposalSignature.output_extractor(model(prompt))["new_instruction"]
         assert new.startswith(current)
         assert new != current
     assert eager.stated(new) == eager.stated(current)  # nothing was named, so nothing was learned
@@ -104,7 +108,8 @@ def test_gepa_reads_an_improved_instruction(server: SimulatedServer, eager: Land
 
 
 def test_openai_client_reads_streams(server: SimulatedServer, eager: Landscape) -> None:
-    openai = pytest.importorskip("openai")
+    import openai
+
     question = eager.examples("train", 1)[0].question
     with openai.OpenAI(base_url=server.base_url, api_key="none") as client:
         messages = [{"role": "user", "content": question}]

@@ -10,19 +10,17 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from flashevolve_plugins.benchmarks import Landscape
 from flashevolve_plugins.benchmarks.server import LatencyModel, ServerSettings, ServerStartError, SimulatedServer
+from flashevolve_plugins.benchmarks.server import app as app_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-httpx = pytest.importorskip("httpx")
-pytest.importorskip("uvicorn")
-app_module = pytest.importorskip("flashevolve_plugins.benchmarks.server.app")
-
-http = httpx.Client(verify=False)  # one client for all tests; loopback has no certificates
+http = httpx.Client()  # one client for all tests
 SLOW = LatencyModel(base_token_time=1e6, max_num_seqs=1)
 
 
