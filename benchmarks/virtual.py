@@ -159,7 +159,8 @@ def run_virtual(policy: str, seed: int, size: Size) -> Run:
     """Run ``gepa.optimize`` once in virtual time.
 
     Args:
-        policy: ``"sequential"`` for the host's own loop, else a staleness policy; ``"guarded:2"`` sets the bound.
+        policy: ``"sequential"`` for the host's own loop, else a staleness policy; ``"guarded:2"`` sets the bound,
+            ``"full/8"`` the items in flight.
         seed: of everything.
         size: how large the run is.
     """
@@ -167,7 +168,8 @@ def run_virtual(policy: str, seed: int, size: Size) -> Run:
 
     landscape = Landscape(seed=seed)
     adapter = LandscapeAdapter(landscape, size.slots, seed)
-    name, _, bound = policy.partition(":")
+    policy_and_bound, _, items = policy.partition("/")
+    name, _, bound = policy_and_bound.partition(":")
     shared: dict[str, Any] = {"clock": "virtual", "progress": False}
     if name == "sequential":
         flash = Flash(lockstep=True, **shared)
@@ -177,6 +179,7 @@ def run_virtual(policy: str, seed: int, size: Size) -> Run:
             reflection_concurrency=size.slots,
             staleness=name,
             max_staleness=int(bound) if bound else None,
+            max_items=int(items) if items else None,
             **shared,
         )
     result = gepa.optimize(

@@ -96,9 +96,8 @@ def test_gepa_reads_an_improved_instruction(server: SimulatedServer, eager: Land
     current = f"Reply, with ```code``` where it helps.\n{eager.book[0].statement}"
     question = eager.examples("train", 1)[0].question
     for record in ({"Feedback": eager.feedback(question, "")[1]}, {"Feedback": "Couldn't parse."}):
-        prompt = InstructionProposalSignature.prompt_renderer(
-            {"current_instruction_doc": current, "dataset_with_feedback": [record]}
-        )
+        options = {"current_instruction_doc": current, "dataset_with_feedback": [record]}
+        prompt = InstructionProposalSignature.prompt_renderer(options)
         new = InstructionProposalSignature.output_extractor(model(prompt))["new_instruction"]
         assert new.startswith(current)
         assert new != current

@@ -164,8 +164,7 @@ class World:
             if self.rng.random() < self.late[type(instruction)] and not self.draining:
                 self.pending.append(instruction)
                 continue
-            event = self._answer(instruction)
-            more = self.scheduler.handle(event)
+            more = self.scheduler.handle(self._answer(instruction))
             todo.extend(more)
             self._observe(more)
 
@@ -354,10 +353,9 @@ class World:
         return [(life, index) for life in self.lives.values() for index in sorted(life.running)]
 
     def sample_ends(self, pick: int, *, failed: bool) -> None:
-        running = self.running()
-        life, index = running[pick % len(running)]
-        sample = life.stage.samples[index]
-        spent = sample.cost if self.rng.random() < 0.7 else self.rng.randint(0, sample.cost)
+        life, index = self.running()[pick % len(self.running())]
+        cost = life.stage.samples[index].cost
+        spent = cost if self.rng.random() < 0.7 else self.rng.randint(0, cost)
         self.spent += spent
         life.running.remove(index)
         if failed:
@@ -454,7 +452,6 @@ class World:
             else:
                 self.sample_ends(self.rng.randrange(99), failed=False)
         assert self.scheduler.done
-        assert not self.lives
         assert not self.scheduler.items
         assert self.scheduler.ledger.reserved == 0
         assert all((life.phase, life.terminals) == ("over", 1) for life in self.all_lives)

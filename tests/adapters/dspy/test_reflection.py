@@ -11,7 +11,7 @@ from flashevolve_plugins.hooks import hookimpl  # noqa: E402
 
 
 class Crowd:
-    """Holds callers until as many as expected are inside, while further items have come so far that they could be.
+    """Holds callers until as many as expected are inside, while further items wait to be.
 
     Those further items would be inside as well if nothing kept them out; ``most`` is how many were.
     """
