@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import ItemView
     from flashevolve_plugins._pool import Pool
 
-DEFAULT_MAX_STALENESS = 4
+DEFAULT_MAX_STALENESS = 0
 
 
 class StalenessPolicy(ABC):
