@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from flashevolve_plugins._flash import Flash
 
-DISTRIBUTION = "flashevolve-plugins"
 GROUP = "flashevolve_plugins"
 DISABLE_VARIABLE = "FLASHEVOLVE_DISABLE"
 
@@ -115,13 +114,9 @@ def watch_hosts() -> None:
 
 def _host_packages() -> frozenset[str]:
     """An adapter's entry point is named after the package it watches, so that nothing has to be loaded before."""
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - slow to import
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
 
-    try:
-        points = distribution(DISTRIBUTION).entry_points
-    except PackageNotFoundError:
-        return frozenset()
-    return frozenset(point.name for point in points if point.group == GROUP and ".adapters." in point.value)
+    return frozenset(point.name for point in entry_points(group=GROUP))
 
 
 def _host_imported(package: str) -> None:

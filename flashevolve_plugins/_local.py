@@ -122,7 +122,8 @@ class LocalDriver(Driver):
         for _ in self._workers:
             self._tasks.put(None)
         for worker in self._workers:
-            worker.join(JOIN_SECONDS if worker.idle else 0)
+            if worker.is_alive():  # not if an interrupt came before it had started
+                worker.join(JOIN_SECONDS if worker.idle else 0)
         self.abandoned += sum(worker.is_alive() for worker in self._workers)
         self._workers.clear()
         if self._portal is not None and self._portal_exit is not None:

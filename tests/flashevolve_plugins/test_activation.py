@@ -152,8 +152,8 @@ def test_watching_twice_watches_once():
     assert sys.meta_path == before
 
 
-def test_the_watched_hosts_are_those_of_our_entry_points():
-    assert _activation._host_packages() == {"gepa", "dspy"}
+def test_the_watched_hosts_are_named_by_the_entry_points():
+    assert _activation._host_packages() >= {"gepa", "dspy"}
 
 
 def test_importing_the_package_is_light(tmp_path):

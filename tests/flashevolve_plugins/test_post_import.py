@@ -131,7 +131,7 @@ import wave
 assert "importlib.metadata" not in sys.modules
 assert watcher._names is None
 import otherhost
-assert watcher._names == {{"gepa", "dspy"}}
+assert watcher._names >= {{"gepa", "dspy"}}
 """
     command = [sys.executable, "-S", "-c", code]
     done = subprocess.run(command, cwd=hosts.folder, capture_output=True, text=True, check=False)

@@ -71,7 +71,7 @@ def test_blocked_it_is_not_imported_and_its_policy_is_unknown(python, site):
 
 def test_broken_it_is_named_in_a_warning_and_the_run_goes_on(python, site):
     (site / "young_policy.py").write_text("import a_package_that_is_not_there")
-    done = python(USE.format(arguments=""), site)
+    done = python(USE.format(arguments="max_staleness=2"), site)
     assert done.returncode == 0
     assert "Plugin 'young' of young-policy 1.2.3 was not loaded: ModuleNotFoundError" in done.stderr
     assert done.stdout.startswith("accept")
@@ -82,3 +82,28 @@ def test_a_built_in_name_stays_ours_whoever_comes_first_on_the_path(python, site
     done = python(USE.format(arguments=""), site)
     assert "Policy 'guarded' of plugin 'young' is already registered by plugin 'policies'" in done.stderr
     assert "asked" not in done.stdout
+
+
+ADAPTER = """
+from flashevolve_plugins.hooks import HostAdapter, hookimpl
+
+def install():
+    import otherhost
+    print("taught", otherhost.READY)
+
+@hookimpl
+def flashevolve_register_adapters(registry):
+    registry.add(HostAdapter("otherhost", extra="other", supported="otherhost 1", install=install))
+"""
+
+
+@pytest.mark.parametrize("order", ["import flashevolve_plugins, otherhost", "import otherhost, flashevolve_plugins"])
+def test_an_adapter_is_installed_once_its_host_is_imported(python, site, order):
+    (site / "other_adapter.py").write_text(ADAPTER)
+    (site / "otherhost.py").write_text("READY = True\n")
+    information = site / "other_adapter-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: other-adapter\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[flashevolve_plugins]\notherhost = other_adapter\n")
+    done = python(order, site)
+    assert (done.stderr, done.returncode, done.stdout.splitlines()[-1]) == ("", 0, "taught True")

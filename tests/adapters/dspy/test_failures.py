@@ -4,11 +4,10 @@ import signal
 import socket
 import threading
 
+import dspy
 import pytest
 
-dspy = pytest.importorskip("dspy")
-
-from flashevolve_plugins import BackendError, Flash  # noqa: E402
+from flashevolve_plugins import BackendError, Flash
 
 FAILURE = 0.125
 

@@ -7,12 +7,11 @@ import shutil
 import subprocess
 import sys
 
+import dspy
 import pytest
 
-dspy = pytest.importorskip("dspy")
-
-from flashevolve_plugins import Flash, HostError, UnknownNameError  # noqa: E402
-from flashevolve_plugins.adapters.dspy.install import install  # noqa: E402
+from flashevolve_plugins import Flash, HostError, UnknownNameError
+from flashevolve_plugins.adapters.dspy.install import install
 
 IMPORTS = {
     "dspy first": "import dspy; import flashevolve_plugins",

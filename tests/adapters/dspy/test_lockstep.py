@@ -2,9 +2,7 @@
 
 import pytest
 
-dspy = pytest.importorskip("dspy")
-
-from flashevolve_plugins import Flash  # noqa: E402
+from flashevolve_plugins import Flash
 
 RUNS = [("student", seed, {}) for seed in range(3)] + [("pair", seed, {}) for seed in range(2)]
 RUNS += [

@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-dspy = pytest.importorskip("dspy")
-
-from flashevolve_plugins import Flash  # noqa: E402
+from flashevolve_plugins import Flash
 
 GEPA_LOGGER = "dspy.teleprompt.gepa.gepa"
 

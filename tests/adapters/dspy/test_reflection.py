@@ -4,10 +4,8 @@ import threading
 
 import pytest
 
-dspy = pytest.importorskip("dspy")
-
-from flashevolve_plugins import Flash  # noqa: E402
-from flashevolve_plugins.hooks import hookimpl  # noqa: E402
+from flashevolve_plugins import Flash
+from flashevolve_plugins.hooks import hookimpl
 
 
 class Crowd:

@@ -3,12 +3,9 @@
 import pickle
 
 import pytest
+from gepa.core.state import GEPAState
 
-dspy = pytest.importorskip("dspy")
-
-from gepa.core.state import GEPAState  # noqa: E402
-
-from flashevolve_plugins import Flash  # noqa: E402
+from flashevolve_plugins import Flash
 
 BUDGETS = (80, 150)
 

@@ -4,14 +4,12 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import dspy
 import pytest
+from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS
 
-dspy = pytest.importorskip("dspy")
-
-from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS  # noqa: E402
-
-from flashevolve_plugins import Flash, UsageError  # noqa: E402
-from flashevolve_plugins.hooks import hookimpl  # noqa: E402
+from flashevolve_plugins import Flash, UsageError
+from flashevolve_plugins.hooks import hookimpl
 
 RUNS = {
     "one predictor": {},

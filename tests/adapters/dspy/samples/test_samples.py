@@ -4,17 +4,15 @@ import contextvars
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
+import dspy
 import pytest
+from dspy.teleprompt.bootstrap_trace import FailedPrediction
+from dspy.utils.callback import BaseCallback
+from dspy.utils.callback_context import ACTIVE_CALL_ID
+from dspy.utils.exceptions import AdapterParseError
+from gepa.core.adapter import EvaluationBatch
 
-dspy = pytest.importorskip("dspy")
-
-from dspy.teleprompt.bootstrap_trace import FailedPrediction  # noqa: E402
-from dspy.utils.callback import BaseCallback  # noqa: E402
-from dspy.utils.callback_context import ACTIVE_CALL_ID  # noqa: E402
-from dspy.utils.exceptions import AdapterParseError  # noqa: E402
-from gepa.core.adapter import EvaluationBatch  # noqa: E402
-
-from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator, merge  # noqa: E402
+from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator, merge
 
 FAILURE = 0.25  # as in the conftest's adapter
 SCORED = ["float", "true", "false", "zero", "feedback", "objectives", "odd", "given"]
