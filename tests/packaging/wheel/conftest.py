@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import venv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +38,19 @@ class Installation:
         return done.stdout
 
 
-def install(folder: Path, *what: str | Path) -> Installation:
+def make_installation(folder: Path, *what: str | Path) -> Installation:
     venv.create(folder / "venv", with_pip=True)
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     made = Installation(folder / "venv" / ("Scripts" if os.name == "nt" else "bin"), elsewhere)
     made.run("python", "-m", "pip", "install", "--quiet", *what)
     return made
+
+
+@pytest.fixture
+def install() -> Callable[..., Installation]:
+    """Install something into a fresh environment in a folder."""
+    return make_installation
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +76,7 @@ def sdist(dist: Path) -> Path:
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """A fresh environment with the wheel."""
-    return install(tmp_path_factory.mktemp("wheel"), wheel)
+    return make_installation(tmp_path_factory.mktemp("wheel"), wheel)
 
 
 @pytest.fixture(scope="session")
@@ -84,4 +91,4 @@ def checkout(source_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """A fresh environment with an editable install of the copy."""
-    return install(tmp_path_factory.mktemp("editable"), "-e", checkout)
+    return make_installation(tmp_path_factory.mktemp("editable"), "-e", checkout)

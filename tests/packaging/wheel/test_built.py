@@ -1,5 +1,6 @@
 """What was built, installed in a fresh environment, works outside the checkout."""
 
+import shutil
 import tarfile
 import zipfile
 
@@ -80,3 +81,11 @@ def test_an_editable_install_imports_from_anywhere(editable, checkout):
 
 def test_an_editable_install_has_the_command_line(editable):
     assert "plugins" in editable.run("flashevolve", "--help")
+
+
+def test_the_example_of_a_third_party_policy_is_listed_and_can_be_named(wheel, source_root, tmp_path, install):
+    example = shutil.copytree(source_root / "examples" / "third_party_policy", tmp_path / "example")
+    both = install(tmp_path, wheel, example)
+    assert "young" in both.run("flashevolve", "plugins")
+    named = "from flashevolve_plugins import Flash; print(type(Flash(staleness='young').open_hooks()).__name__)"
+    assert both.run("python", "-c", named) == "RunHooks\n"
