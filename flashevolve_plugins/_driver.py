@@ -80,6 +80,7 @@ class Driver(ABC):
         self._ended: deque[Ended] = deque()
         self._source: Callable[[int], Body | None] | None = None
         self._invitation: int | None = None
+        self._untold: Ended | None = None
         self._next_snapshot = 0.0
         self._carry_out(self.scheduler.begin())
 
@@ -160,7 +161,8 @@ class Driver(ABC):
             if self.scheduler.done:
                 return None
             self._step()
-        return self._ended.popleft()
+        self._untold = self._ended.popleft()
+        return self._untold
 
     def recorded(
         self,
@@ -180,12 +182,13 @@ class Driver(ABC):
             self._meter.pool_updated(entry)
         if counted:
             self._meter.item_ended(record)
-        if entries:
-            self._feed(ev.PoolUpdated(self.pool.version))
-        self._feed(ev.ItemRecorded(ended.number))
+        self._untold = None
         for entry in entries:
             self.policies.pool_updated(entry)
         self.policies.item_ended(record)
+        if entries:
+            self._feed(ev.PoolUpdated(self.pool.version))
+        self._feed(ev.ItemRecorded(ended.number))
 
     def stop(self, reason: str, *, cancel: bool = False) -> None:
         """Offer nothing more; with ``cancel`` also start nothing more."""
@@ -219,11 +222,12 @@ class Driver(ABC):
 
     def _abandon(self, reason: str) -> None:
         """Write the records of the items that nobody waits for any more."""
-        records = [ended.record for ended in self._ended]
+        untold = [self._untold] if self._untold is not None else []
+        records = [ended.record for ended in (*untold, *self._ended)]
+        self._untold = None
         self._ended.clear()
         for item, opened in self._open.items():
-            if opened.body is not None:
-                opened.body.close()
+            _shut(opened)
             records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
         self._open.clear()
         for record in sorted(records, key=lambda each: each.number):
@@ -232,11 +236,14 @@ class Driver(ABC):
 
     # -- events and instructions ------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
+    def _tell_snapshot(self) -> None:
         now = self.now()
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_EVERY
             self.policies.snapshot(self.snapshot())
+
+    def _step(self) -> None:
+        self._tell_snapshot()
         item, index, result, error, seconds = self._wait()
         opened = self._open[item]
         stage = self.scheduler.items[item].stage
@@ -308,6 +315,8 @@ class Driver(ABC):
         opened = self._open[item]
         if opened.outcome is not None:  # its body was over before its first stage
             return ev.ItemDecided(item, opened.outcome.terminal, opened.outcome.reason)
+        if not opened.begun:  # an empty stage
+            self.policies.stage_started(item, stage.name)
         self.policies.stage_finished(item, stage.name)
         body, results = opened.body, opened.results
         if body is None:
@@ -359,10 +368,14 @@ class Driver(ABC):
         )
 
 
-def _advance(step: Callable[[], Stage]) -> tuple[Stage | None, Outcome | None, BaseException | None]:
+def _advance(step: Callable[[], Any]) -> tuple[Stage | None, Outcome | None, BaseException | None]:
     """Run a body to its next stage or its end."""
     try:
-        return step(), None, None
+        stage = step()
+        if isinstance(stage, Stage):
+            return stage, None, None
+        wrong = TypeError(f"An item's body must yield stages, not {type(stage).__name__}.")
+        return None, Outcome(Terminal.FAILED, str(wrong)), wrong
     except StopIteration as end:
         if isinstance(end.value, Outcome):
             return None, end.value, None
@@ -378,7 +391,17 @@ def _close_body(opened: _Open, why: Discarded) -> Outcome | None:
         return None
     body = opened.body
     _, outcome, error = _advance(lambda: body.throw(why))
-    body.close()
     if error is not None and error is not why:
         opened.error = opened.error or error
+    _shut(opened)
     return outcome
+
+
+def _shut(opened: _Open) -> None:
+    """Close a body; what it raises then belongs to its item."""
+    if opened.body is None:
+        return
+    try:
+        opened.body.close()
+    except Exception as error:  # noqa: BLE001 - it must not cost the item its record
+        opened.error = opened.error or error

@@ -6,9 +6,10 @@ import contextvars
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flashevolve_plugins._driver import Driver
+from flashevolve_plugins._driver import SNAPSHOT_EVERY, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,18 +31,22 @@ THREAD_NAME = "flashevolve-slot"
 class _Worker(threading.Thread):
     """Runs one sample after the other. A daemon: a call that never returns must not keep the process alive."""
 
-    def __init__(self, number: int, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    def __init__(
+        self, number: int, tasks: queue.SimpleQueue[Callable[[], _End] | None], inbox: queue.SimpleQueue[_End]
+    ) -> None:
         super().__init__(name=f"{THREAD_NAME}-{number}", daemon=True)
         self._tasks = tasks
+        self._inbox = inbox
         self.idle = True
 
     def run(self) -> None:
         """Take tasks until there is a ``None``."""
         while (task := self._tasks.get()) is not None:
             self.idle = False
-            task()
-            del task  # an idle worker keeps nothing of its last sample alive
+            end = task()
             self.idle = True
+            self._inbox.put(end)
+            del task, end  # an idle worker keeps nothing of its last sample alive
 
 
 class LocalDriver(Driver):
@@ -62,7 +67,7 @@ class LocalDriver(Driver):
         self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
     ) -> None:
         self._inbox: queue.SimpleQueue[_End] = queue.SimpleQueue()
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], _End] | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._on_threads = 0
         self._portal: BlockingPortal | None = None
@@ -82,10 +87,10 @@ class LocalDriver(Driver):
         context = contextvars.copy_context()
         self._on_threads += 1
         if self._on_threads > len(self._workers):
-            worker = _Worker(len(self._workers) + 1, self._tasks)
+            worker = _Worker(len(self._workers) + 1, self._tasks, self._inbox)
             self._workers.append(worker)
             worker.start()
-        self._tasks.put(lambda: self._inbox.put(context.run(_run, item, index, sample)))
+        self._tasks.put(partial(context.run, _run, item, index, sample))
 
     def _start_async(self, item: int, index: int, sample: Sample) -> None:
         async def run() -> None:
@@ -102,12 +107,18 @@ class LocalDriver(Driver):
         if self._portal is None:
             from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - only runs with async samples pay
 
-            self._portal_exit = start_blocking_portal(name="flashevolve-event-loop")
+            self._portal_exit = start_blocking_portal()
             self._portal = self._portal_exit.__enter__()
+            self._portal.call(_name_event_loop_thread)
         return self._portal
 
     def _wait(self) -> _End:
-        end = self._inbox.get()
+        while True:
+            try:
+                end = self._inbox.get(timeout=SNAPSHOT_EVERY)
+                break
+            except queue.Empty:  # nothing ended: views and a pending interrupt get their turn
+                self._tell_snapshot()
         if self._futures.pop(end[:2], None) is None:
             self._on_threads -= 1
         return end
@@ -118,7 +129,11 @@ class LocalDriver(Driver):
             future.cancel()
 
     def close(self) -> None:
-        """End the threads. A worker inside a sample is left to itself and counted in :attr:`abandoned`."""
+        """End the threads.
+
+        A worker inside a sample is left to itself and counted in :attr:`abandoned`. A coroutine is cancelled where it
+        awaits; one that blocks instead is waited for.
+        """
         for _ in self._workers:
             self._tasks.put(None)
         for worker in self._workers:
@@ -140,3 +155,7 @@ def _run(item: int, index: int, sample: Sample) -> _End:
     except BaseException as raised:  # noqa: BLE001 - reported to the caller's thread, where it is raised or scored
         result, error = None, raised
     return item, index, result, error, time.monotonic() - started
+
+
+def _name_event_loop_thread() -> None:
+    threading.current_thread().name = "flashevolve-event-loop"

@@ -179,6 +179,8 @@ class Scheduler:
         self.slots[event.resource] = event.slots
 
     def _stage_slots_changed(self, event: ev.StageSlotsChanged) -> None:
+        if event.stage not in self._limits.stage_slots:
+            raise UsageError(f"Stage {event.stage!r} has no (min, max): name it in Limits.stage_slots.")
         low, high = self._limits.stage_slots[event.stage]
         self._stage_slots[event.stage] = min(max(event.slots, low), high)
 
@@ -261,6 +263,8 @@ class Scheduler:
             self._end(item, terminal, reason, item.stage)
 
     def _end(self, item: Item, terminal: Terminal, reason: str, stage: Stage | None) -> None:
+        if not (item.reserved and item.stage.commits):
+            item.staleness = self.version - item.version
         item.move(State.ENDING)
         item.story.append(terminal.value)
         self._ending += 1
@@ -271,9 +275,8 @@ class Scheduler:
     def _settle_and_take(self) -> list[ev.Instruction]:
         if not self._deciding:
             self._unpark()
-            for resource in self._queues:
-                self._fill(resource)
-            self._maybe_offer()
+            if all(self._fill(resource) for resource in self._queues):
+                self._maybe_offer()
         out, self._out = self._out, []
         return out
 
@@ -289,15 +292,19 @@ class Scheduler:
                 del self._parked[number]
                 self._enqueue(item)
 
-    def _fill(self, resource: str) -> None:
+    def _fill(self, resource: str) -> bool:
+        """Give idle slots to what waits. False: stopped at a judgement, whose item has the first claim on the slot."""
         queues = self._queues[resource]
         while self.busy[resource] < self.slots[resource]:
             entry = queues.first(self._is_waiting, self._stage_may_start)
             if entry is None:
-                return
+                return True
             item = self.items[entry.item]
             if self._permitted(item):
                 self._start(item, entry.sample)
+            elif item.state is State.JUDGING:
+                return False
+        return True
 
     def _is_waiting(self, entry: Waiting) -> bool:
         item = self.items.get(entry.item)

@@ -281,7 +281,6 @@ def test_a_body_that_misbehaves_after_its_discard_is_still_recorded_as_discarded
     assert isinstance(records[1].error, RuntimeError if manner == "raises" else type(None))
 
 
-@pytest.mark.xfail(strict=True, reason="_close_body lets what body.close() raises through, and the record is lost")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("manner", ["yields for ever", "raises when closed"])
 def test_a_body_that_cannot_be_closed_is_still_recorded(manner: str) -> None:

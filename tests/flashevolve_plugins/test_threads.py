@@ -237,7 +237,6 @@ def test_close_counts_a_worker_that_does_not_come_back() -> None:
     assert _threads() == []
 
 
-@pytest.mark.xfail(strict=True, reason="a worker turns idle only after its end is delivered; joined for 0 s")
 def test_a_worker_that_has_just_delivered_its_end_is_joined_and_not_abandoned() -> None:
     closing = threading.Event()
 

@@ -128,7 +128,6 @@ def test_equal_samples_interleave_as_computed_by_hand() -> None:
     assert driver.now() == 5
 
 
-@pytest.mark.xfail(strict=True, reason="while a stale sample is being judged, a less urgent one takes its slot")
 def test_what_is_closest_to_its_commit_takes_the_slot_that_becomes_free() -> None:
     # Two slots, written as above: 0: r1 r1 | 1: r2 v1 | 2: v1 r2 | 3: r3 v2 | 4: v2 r3 | 5: r4 v3 | 6: v3 r4 | 7: v4 v4
     def body(_: int) -> Body:
