@@ -72,6 +72,7 @@ class Driver(ABC):
     def __init__(
         self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
     ) -> None:
+        self._prepare()
         self.pool = pool or Pool()
         self.policies = policies or AcceptAll()
         self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
@@ -85,6 +86,10 @@ class Driver(ABC):
         self._carry_out(self.scheduler.begin())
 
     # -- what a driver kind supplies --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what this kind of driver needs; comes before everything else."""
 
     @abstractmethod
     def now(self) -> float:

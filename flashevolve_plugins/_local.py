@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
-    from flashevolve_plugins._model import Limits, Sample
-    from flashevolve_plugins._policies import Policies
-    from flashevolve_plugins._pool import Pool
+    from flashevolve_plugins._model import Sample
 
 _End: TypeAlias = tuple[int, int, Any, "BaseException | None", float]
 
@@ -56,16 +54,10 @@ class LocalDriver(Driver):
     variables as they were when the sample started. Coroutine samples run on one event-loop thread. All else, host
     code, policies and the Scheduler, runs on the thread that calls the driver.
 
-    Args:
-        limits: slots, stages and budget.
-        policies: who decides and who looks on.
-        pool: the pool, with what it holds at the start.
-        spent: metric calls already spent at the start.
+    Its arguments are those of :class:`Driver`.
     """
 
-    def __init__(
-        self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
-    ) -> None:
+    def _prepare(self) -> None:
         self._inbox: queue.SimpleQueue[_End] = queue.SimpleQueue()
         self._tasks: queue.SimpleQueue[Callable[[], _End] | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -74,7 +66,6 @@ class LocalDriver(Driver):
         self._portal_exit: AbstractContextManager[BlockingPortal] | None = None
         self._futures: dict[tuple[int, int], Future[None]] = {}
         self.abandoned = 0
-        super().__init__(limits, policies, pool=pool, spent=spent)
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""

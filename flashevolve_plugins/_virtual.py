@@ -14,28 +14,19 @@ from flashevolve_plugins._driver import Driver
 from flashevolve_plugins._errors import FlashEvolveError
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._model import Limits, Sample
-    from flashevolve_plugins._policies import Policies
-    from flashevolve_plugins._pool import Pool
+    from flashevolve_plugins._model import Sample
 
 
 class VirtualDriver(Driver):
     """Runs samples in virtual time, on the caller's thread.
 
-    Args:
-        limits: slots, stages and budget.
-        policies: who decides and who looks on.
-        pool: the pool, with what it holds at the start.
-        spent: metric calls already spent at the start.
+    Its arguments are those of :class:`Driver`.
     """
 
-    def __init__(
-        self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
-    ) -> None:
+    def _prepare(self) -> None:
         self._clock = 0.0
         self._ends: list[tuple[float, int, int, int, Sample, float]] = []
         self._order = count()
-        super().__init__(limits, policies, pool=pool, spent=spent)
 
     def now(self) -> float:
         """Virtual seconds since the driver was made."""

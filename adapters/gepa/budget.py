@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gepa.strategies.eval_policy import FullEvaluationPolicy
+
 from flashevolve_plugins._errors import UsageError
 
 
@@ -28,10 +30,12 @@ class Costs:
     """Metric calls of the pieces of a run.
 
     Args:
-        validation: one full evaluation.
+        seed: the seed's validation.
+        validation: one further validation, at least.
         proposal: one sampling call's rollouts and gates, as far as the batch sampler tells its size.
     """
 
+    seed: int
     validation: int
     proposal: int
 
@@ -42,18 +46,19 @@ def require_budget(engine: Any) -> Costs:
     Raises:
         UsageError: the budget cannot pay for the seed's validation, one proposal and its validation.
     """
-    proposer, valset = engine.reflective_proposer, engine.valset
-    seed_ids = getattr(engine.val_evaluation_policy, "get_seed_eval_batch", None)
-    validation = len(valset.all_ids()) if seed_ids is None else len(seed_ids(valset))
+    proposer, valset, policy = engine.reflective_proposer, engine.valset, engine.val_evaluation_policy
+    seed_ids = getattr(policy, "get_seed_eval_batch", None)
+    seed = len(valset.all_ids()) if seed_ids is None else len(seed_ids(valset))
+    validation = seed if type(policy) is FullEvaluationPolicy else 1  # a policy of its own says how much when asked
     strategy = proposer.sampling_strategy
     tasks = getattr(strategy, "n", 1) * getattr(strategy, "p", 1)
     minibatch = min(getattr(proposer.batch_sampler, "minibatch_size", 1), max(len(proposer.trainset), 1))
-    costs = Costs(validation, 2 * tasks * minibatch)
+    costs = Costs(seed, validation, 2 * tasks * minibatch)
     limit = max_metric_calls(engine)
-    needed = validation + costs.proposal + validation
+    needed = seed + costs.proposal + validation
     if limit is not None and limit < needed:
         raise UsageError(
-            f"max_metric_calls={limit} cannot pay for the seed's validation ({validation}), one proposal "
+            f"max_metric_calls={limit} cannot pay for the seed's validation ({seed}), one proposal "
             f"({costs.proposal}) and its validation ({validation}): raise it to at least {needed}, or use a smaller "
             "valset."
         )

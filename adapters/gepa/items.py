@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gepa.core.state import _candidate_hash
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
-from flashevolve_plugins._model import Discarded, Outcome, Sample, Stage, Terminal
-from flashevolve_plugins.adapters.gepa.recording import Recording
+from flashevolve_plugins._model import Outcome, Sample, Stage, Terminal
+from flashevolve_plugins.adapters.gepa.recording import Recording, recorded
+from flashevolve_plugins.adapters.gepa.reflection import reflect
 from flashevolve_plugins.adapters.gepa.validation import validation_stage
 
 if TYPE_CHECKING:
@@ -32,15 +34,7 @@ def mutation(session: Session, tasks: list[Any], scope: Callable[[], Any]) -> Bo
     recording = Recording()
     recording.tasks = tasks
     recording.put("tasks", tasks)
-    try:
-        outcome = yield from _Mutation(session, tasks, recording, scope).body()
-    except Discarded as why:
-        recording.end = why
-        outcome = Outcome(why.terminal, why.reason)
-    except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
-        recording.end = error
-        outcome = Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}")
-    return Outcome(outcome.terminal, outcome.reason, recording)
+    return recorded(_Mutation(session, tasks, recording, scope).body(), recording)
 
 
 def failed(error: Exception) -> Body:
@@ -147,11 +141,11 @@ class _Mutation:
 
     def _propose(self, datasets: list[tuple[Any, Any, list[str], Any]]) -> Any:
         session = self._session
-        results = yield Stage(
+        reflections = yield Stage(
             "propose",
             tuple(
                 Sample(
-                    _tried_twice(self._proposer.propose_new_texts, task.parent_candidate, dataset, components),
+                    partial(reflect, self._proposer, task.parent_candidate, dataset, components),
                     REFLECTION,
                     seconds=session.seconds("propose"),
                 )
@@ -159,8 +153,10 @@ class _Mutation:
             ),
             then=self._gate_cost + session.validation_cost,
         )
-        self._recording.put("texts", results)
-        return [(task, evaluation, texts) for (task, evaluation, _, _), texts in zip(datasets, results, strict=True)]
+        self._recording.put("reflections", reflections)
+        return [
+            (task, evaluation, each.texts) for (task, evaluation, *_), each in zip(datasets, reflections, strict=True)
+        ]
 
     def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str], dict[str, Any]]]:
         children = []
@@ -282,16 +278,5 @@ def _caught(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
             return function(*arguments)
         except Exception as error:  # noqa: BLE001 - recorded; the host's loop logs it
             return error
-
-    return call
-
-
-def _tried_twice(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    """As the host does: a reflection that fails is tried once more, then given up."""
-    once = _caught(function, *arguments)
-
-    def call() -> Any:
-        result = once()
-        return once() if isinstance(result, Exception) else result
 
     return call

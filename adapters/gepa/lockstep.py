@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_plugins._model import Limits, PoolEntry, Sample, Stage, Terminal
+from flashevolve_plugins._model import Limits, Sample, Stage, Terminal
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, TASK
 from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.pool import new_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._flash import Flash
     from flashevolve_plugins._host_item import HostItem
+    from flashevolve_plugins._model import PoolEntry
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
 
 
@@ -138,17 +140,7 @@ class _Lockstep:
         state = self._state
         if state is None:
             return []
-        known = self._driver.pool.version
-        return [
-            PoolEntry(
-                version=index + 1,
-                artifact=dict(state.program_candidates[index]),
-                score=self._host.val_evaluation_policy.get_valset_score(index, state),
-                parents=tuple(each + 1 for each in state.parent_program_for_candidate[index] if each is not None),
-                item=item,
-            )
-            for index in range(known, len(state.program_candidates))
-        ]
+        return new_entries(self._host, state, self._driver.pool.version, item)
 
 
 def _first_size(batch: list[Any]) -> int:

@@ -14,7 +14,7 @@ from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_
 
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 from flashevolve_plugins.adapters.gepa.overlay import overlay
-from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording
+from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording, recorded
 from flashevolve_plugins.adapters.gepa.validation import Pending, validation_stage
 
 if TYPE_CHECKING:
@@ -109,16 +109,9 @@ class Merges:
         return None
 
     def _body(self, candidate: dict[str, str], ids: list[Any], view: _View, recording: Recording) -> Body:
-        try:
-            outcome = yield from self._evaluate(candidate, ids, view, recording)
-        except Discarded as why:
-            recording.end = why
-            outcome = Outcome(why.terminal, why.reason)
-        except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
-            recording.end = error
-            outcome = Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}")
+        outcome = yield from recorded(self._evaluate(candidate, ids, view, recording), recording)
         self._in_flight -= 1
-        return Outcome(outcome.terminal, outcome.reason, recording)
+        return outcome
 
     def _evaluate(self, candidate: dict[str, str], ids: list[Any], view: _View, recording: Recording) -> Body:
         session = self._session

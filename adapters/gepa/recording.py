@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._model import Discarded, Outcome, Terminal
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._driver import Body
+
+
+def recorded(body: Body, recording: Recording) -> Body:
+    """A body whose end, whatever it is, is kept in its recording, and whose payload is the recording."""
+    try:
+        outcome = yield from body
+    except Discarded as why:
+        recording.end = why
+        outcome = Outcome(why.terminal, why.reason)
+    except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
+        recording.end = error
+        outcome = Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}")
+    return Outcome(outcome.terminal, outcome.reason, recording)
 
 
 class EndOfRecording(BaseException):

@@ -44,19 +44,6 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
                 return []
             raise (end.cause or end) from None
 
-    def texts(jobs: list[Any]) -> list[Any]:
-        recording = current()
-        if not jobs:
-            return []
-        results = recording.take("texts")
-        goes_on = recording.has("evaluated") or not any(not isinstance(each, Exception) and each[0] for each in results)
-        if isinstance(recording.end, Discarded) and not goes_on:
-            raise EndOfRecording(recording.end)
-        for error in results:
-            if isinstance(error, Exception):
-                host.logger.log(f"Per-task reflection failed: {error}")
-        return [None if isinstance(each, Exception) else each for each in results]
-
     stand_in = overlay(
         host,
         {
@@ -65,10 +52,26 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
             "module_selector": lambda *_: current().take("components"),
             "adapter": _Steps(make_reflective_dataset=lambda *_: current().take("dataset")),
             "_batch_evaluate": lambda _items: current().take("evaluated"),
-            "_propose_texts_batch_safe": texts,
+            "_propose_texts_batch_safe": lambda jobs: _texts(host, current()) if jobs else [],
         },
     )
     return stand_in
+
+
+def _texts(host: Any, recording: Recording) -> list[Any]:
+    """What the reflections proposed, ``None`` where one failed; their log lines are said now."""
+    reflections = recording.take("reflections")
+    results = [reflection.texts for reflection in reflections]
+    goes_on = recording.has("evaluated") or not any(not isinstance(each, Exception) and each[0] for each in results)
+    if isinstance(recording.end, Discarded) and not goes_on:
+        raise EndOfRecording(recording.end)
+    for reflection in reflections:
+        for line in reflection.lines:
+            host.logger.log(line)
+    for error in results:
+        if isinstance(error, Exception):
+            host.logger.log(f"Per-task reflection failed: {error}")
+    return [None if isinstance(each, Exception) else each for each in results]
 
 
 class _Steps:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
-
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
@@ -18,6 +16,7 @@ from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, T
 from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
+from flashevolve_plugins.adapters.gepa.reflection import is_stateless
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
 
@@ -56,7 +55,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
     if flash.lockstep:
         return run_in_lockstep(engine, host_run, flash, evaluator)
     budget = require_budget(engine)
-    evaluator.expect(budget.validation)
+    evaluator.expect(budget.seed)
     slots = flash.max_concurrency or evaluator.slots
     limits = Limits(
         slots={
@@ -82,11 +81,8 @@ def _reflection_slots(engine: Any, flash: Flash, evaluator: Evaluator, slots: in
     """Reflection calls at once: what the user says, else many only where the host's reflection is known to allow it."""
     if flash.reflection_concurrency is not None:
         return flash.reflection_concurrency
-    proposer = engine.reflective_proposer
-    if proposer.adapter.propose_new_texts is not None:
-        return slots if evaluator.concurrent_proposals else 1
-    stateless = type(proposer._reflection_lm) is StatelessReflectionLM
-    return slots if stateless and proposer.custom_candidate_proposer is None else 1
+    concurrent = evaluator.concurrent_proposals if engine.adapter.propose_new_texts is not None else False
+    return slots if concurrent or is_stateless(engine.reflective_proposer) else 1
 
 
 class _Run:
@@ -114,7 +110,6 @@ class _Run:
                 "acceptance_criterion": selection.acceptance,
                 "evaluator": self._evaluate_seed,
                 "display_progress_bar": False,
-                "_initial_evaluation_cache": None,
                 "_should_stop": self._should_stop,
                 "_evaluate_programs_on_valset": self._validated,
                 "_report_rejected_proposal": selection.report_rejected,

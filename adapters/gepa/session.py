@@ -7,9 +7,10 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._model import PoolEntry, Sample, Stage, Terminal
+from flashevolve_plugins._model import Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
+from flashevolve_plugins.adapters.gepa.pool import new_entries
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
 from flashevolve_plugins.adapters.gepa.validation import ValidationCache
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from flashevolve_plugins._driver import Body, Driver
     from flashevolve_plugins._host_item import HostItem
+    from flashevolve_plugins._model import PoolEntry
     from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
 
@@ -54,10 +56,20 @@ class Session:
     def begin(self, state: Any, seed: HostItem) -> None:
         """The seed is validated and the host's state exists: offer items from now on."""
         self.state = state
+        self._drop_cache()
         self._first_iteration = state.i + 1
         self.driver.scheduler.ledger.spent = state.total_num_evals  # more than the seed's, if the host resumes a run
         seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
         self.driver.offer_from(self.source)
+
+    def _drop_cache(self) -> None:
+        """The host's own cache mixes training and validation ids; ours keeps validation results alone."""
+        cache, self.state.evaluation_cache = self.state.evaluation_cache, None
+        if cache is not None and cache._cache:
+            self.engine.logger.log(
+                f"The state file's cache of {len(cache._cache)} evaluations is dropped: it mixes training and "
+                "validation examples, whose ids overlap."
+            )
 
     def source(self, number: int) -> Body | None:
         """The next item's body, or ``None`` when a stopper says so. Asks the stoppers once."""
@@ -86,17 +98,7 @@ class Session:
 
     def pool_entries(self, item: int | None) -> list[PoolEntry]:
         """What the host's pool holds and ours does not yet."""
-        state, known = self.state, self.driver.pool.version
-        return [
-            PoolEntry(
-                version=index + 1,
-                artifact=dict(state.program_candidates[index]),
-                score=self.engine.val_evaluation_policy.get_valset_score(index, state),
-                parents=tuple(each + 1 for each in state.parent_program_for_candidate[index] if each is not None),
-                item=item,
-            )
-            for index in range(known, len(state.program_candidates))
-        ]
+        return new_entries(self.engine, self.state, self.driver.pool.version, item)
 
     # -- for item bodies --------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def test_the_seed_is_validated_on_what_its_policy_asks_for(kit):
         def get_seed_eval_batch(self, loader):
             return [0, 1]
 
-    assert "the seed's validation (2)" in refused(kit, calls=9, val_evaluation_policy=Few())
+    assert "the seed's validation (2)" in refused(kit, calls=8, val_evaluation_policy=Few())
 
 
 def test_the_refusal_ends_the_host_s_tracker_as_any_error_does(kit):

@@ -50,10 +50,10 @@ class Halves(FullEvaluationPolicy):
 
 
 def test_a_validation_policy_of_one_s_own_is_asked(kit):
-    run = kit.run(kit.flash(max_concurrency=20), val_evaluation_policy=Halves(), calls=200)
+    run = kit.run(kit.flash(max_concurrency=20), val_evaluation_policy=Halves(), calls=400)
     kit.check_serial_history(run, threading.get_ident())
     assert run.state.is_consistent()
-    assert run.result.total_metric_calls == run.adapter.calls <= 200
+    assert run.result.total_metric_calls == run.adapter.calls <= 400
     sets = {tuple(scores) for scores in run.result.val_subscores[1:]}
     assert sets == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
 
@@ -153,7 +153,6 @@ def test_a_run_inside_an_evaluation_of_another_run(kit):
     assert len(inner[0].candidates) > 1
 
 
-@pytest.mark.xfail(reason="the host's reflection logs from its slot", strict=True)
 def test_what_the_reflection_logs_is_logged_in_serial_order(kit):
     class Partial(kit.Words):
         def make_reflective_dataset(self, candidate, evaluation, components):
