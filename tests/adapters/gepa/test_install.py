@@ -269,7 +269,7 @@ class Quiet:
 with Flash(progress=False):
     result = optimize({{"a": "x"}}, list(range(5)), list(range(5)), Adapter(), max_metric_calls=40, logger=Quiet(),
                       reflection_lm=lambda prompt: "```" + "y" * 30 + "```")
-print(sorted(Adapter.names), len(result.candidates))
+print(sorted(Adapter.names), len(result.candidates) > 1)
 """
 
 
@@ -277,7 +277,7 @@ print(sorted(Adapter.names), len(result.candidates))
 def test_the_order_of_imports_does_not_matter(imports, tmp_path):
     command = [sys.executable, "-c", SCRIPT.format(imports=imports)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=dict(os.environ))
-    assert found.stdout.strip() == "['flashevolve-slot'] 2"
+    assert found.stdout.strip() == "['flashevolve-slot'] True"
     assert found.stderr == ""
 
 
