@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from virtual_items import Watching, make_limits, make_stage, one_second, run_host, several
 
 from flashevolve_plugins import PluginError
 from flashevolve_plugins._model import (
     Discarded,
-    ItemRecord,
     ItemView,
-    Limits,
     Outcome,
     PoolEntry,
     Sample,
@@ -20,79 +18,14 @@ from flashevolve_plugins._model import (
     Terminal,
     Verdict,
 )
-from flashevolve_plugins._policies import AcceptAll, Judgement
+from flashevolve_plugins._policies import Judgement
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from flashevolve_plugins._driver import Body, Driver
-
-STAGES = ("rollout", "propose", "gate", "validate")
-
-
-def _stage(
-    name: str, count: int, seconds: Callable[[], float], *, cost: int = 1, then: int = 0, resource: str = "task"
-) -> Stage:
-    samples = tuple(Sample(partial(int, i), resource, cost=cost, seconds=seconds) for i in range(count))
-    return Stage(name, samples, then=then, commits=name == "validate")
-
-
-def _one() -> float:
-    return 1.0
-
-
-class Watching(AcceptAll):
-    """Writes down what it is told; discards what is staler than it likes."""
-
-    def __init__(self, max_staleness: int | None = None) -> None:
-        self.max_staleness = max_staleness
-        self.seen: list[tuple[Any, ...]] = []
-        self.records: list[ItemRecord] = []
-        self.judged: list[ItemView] = []
-
-    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
-        assert item.staleness == len(pool.since(item.version)) > 0
-        self.judged.append(item)
-        if self.max_staleness is not None and item.staleness > self.max_staleness:
-            return Judgement(Verdict.DISCARD, f"{item.staleness} entries too old")
-        return Judgement(Verdict.ACCEPT)
-
-    def stage_started(self, item: int, stage: str) -> None:
-        self.seen.append(("started", item, stage))
-
-    def stage_finished(self, item: int, stage: str) -> None:
-        self.seen.append(("finished", item, stage))
-
-    def item_ended(self, record: ItemRecord) -> None:
-        self.records.append(record)
-        self.seen.append(("ended", record.number, record.terminal))
-
-    def pool_updated(self, entry: PoolEntry) -> None:
-        self.seen.append(("pool", entry.item, entry.version))
-
-
-def _run(driver: Driver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
-    """The loop of a host: tell it of one ended item after the other."""
-    records = []
-    driver.offer_from(source)
-    while (ended := driver.next_ended()) is not None:
-        entries = []
-        if ended.record.terminal is Terminal.COMMITTED:
-            entries.append(PoolEntry(driver.pool.version + 1, ended.number, 0.0, item=ended.number))
-        driver.recorded(ended, entries)
-        records.append(ended.record)
-    return records
-
-
-def _several(count: int, body: Callable[[int], Body]) -> Callable[[int], Body | None]:
-    return lambda number: body(number) if number <= count else None
-
-
-def _limits(slots: int, budget: int | None = None, **more: Any) -> Limits:
-    return Limits(slots={"task": slots}, stages=STAGES, entry="task", budget=budget, **more)
-
+    from flashevolve_plugins._driver import Body
 
 # -- what a stage gives to its body ---------------------------------------------------------------------------------
 
@@ -102,10 +35,10 @@ def test_results_come_in_sample_order_however_the_samples_end() -> None:
     got: list[Any] = []
 
     def body(_: int) -> Body:
-        got.append((yield _stage("rollout", 3, lambda: next(durations))))
+        got.append((yield make_stage("rollout", 3, lambda: next(durations))))
         return Outcome(Terminal.SKIPPED, "perfect minibatch")
 
-    (record,) = _run(VirtualDriver(_limits(3)), _several(1, body))
+    (record,) = run_host(VirtualDriver(make_limits(3)), several(1, body))
     assert got == [[0, 1, 2]]
     assert record.terminal is Terminal.SKIPPED
 
@@ -115,8 +48,8 @@ def test_what_a_sample_really_spent_is_what_counts() -> None:
         yield Stage("rollout", (Sample(lambda: 2, "task", cost=5, spent=lambda result: result),))
         return Outcome(Terminal.REJECTED, "not better")
 
-    driver = VirtualDriver(_limits(1, budget=20, offer_cost=5))
-    records = _run(driver, lambda _: body(0))
+    driver = VirtualDriver(make_limits(1, budget=20, offer_cost=5))
+    records = run_host(driver, lambda _: body(0))
     # 8 items spend 2 of the 5 they reserve; a ninth would reserve 5 of the 4 that are left.
     assert [record.spent for record in records] == [2] * 8
     assert driver.finish().spent == 16
@@ -140,7 +73,7 @@ def test_a_sample_that_raises_is_thrown_into_its_body_and_its_stage_does_not_go_
         yield Stage("gate", (Sample(lambda: calls.append("gate"), "task"),))
         return Outcome(Terminal.REJECTED, "not better")
 
-    (record,) = _run(VirtualDriver(_limits(1)), _several(1, body))
+    (record,) = run_host(VirtualDriver(make_limits(1)), several(1, body))
     assert calls == ["first", "gate"]
     assert [str(error) for error in caught] == ["bad example"]
     assert (record.terminal, record.error, record.spent) == (Terminal.REJECTED, None, 1)
@@ -153,10 +86,10 @@ def test_a_body_that_does_not_catch_what_its_sample_raised_fails_with_it() -> No
         raise error
 
     def body(number: int) -> Body:
-        yield Stage("rollout", (Sample(fail if number == 1 else _one, "task"),))
+        yield Stage("rollout", (Sample(fail if number == 1 else one_second, "task"),))
         return Outcome(Terminal.REJECTED, "not better")
 
-    first, second = _run(VirtualDriver(_limits(1)), _several(2, body))
+    first, second = run_host(VirtualDriver(make_limits(1)), several(2, body))
     assert (first.terminal, first.reason, first.error) == (Terminal.FAILED, "ValueError: bad example", error)
     assert second.terminal is Terminal.REJECTED
 
@@ -169,11 +102,11 @@ def test_a_body_without_a_stage_ends_its_item_and_the_run_goes_on() -> None:
             return Outcome(Terminal.SKIPPED, "empty proposal", payload="kept")
         if number == 3:
             return "not an outcome"  # type: ignore[return-value]
-        yield _stage("rollout", 1, _one)
+        yield make_stage("rollout", 1, one_second)
         return Outcome(Terminal.REJECTED, "not better")
 
     watching = Watching()
-    raised, skipped, wrong, rejected = _run(VirtualDriver(_limits(1), watching), _several(4, over))
+    raised, skipped, wrong, rejected = run_host(VirtualDriver(make_limits(1), watching), several(4, over))
     assert (raised.terminal, raised.reason) == (Terminal.FAILED, "RuntimeError: no batch")
     assert (skipped.terminal, skipped.reason) == (Terminal.SKIPPED, "empty proposal")
     assert (wrong.terminal, wrong.reason) == (Terminal.FAILED, "An item's body must return an Outcome, not str.")
@@ -186,11 +119,11 @@ def test_a_body_without_a_stage_ends_its_item_and_the_run_goes_on() -> None:
 def test_an_empty_stage_is_passed_with_no_results() -> None:
     def body(_: int) -> Body:
         assert (yield Stage("rollout", ())) == []
-        assert (yield _stage("gate", 1, _one)) == [0]
+        assert (yield make_stage("gate", 1, one_second)) == [0]
         return Outcome(Terminal.REJECTED, "not better")
 
-    driver = VirtualDriver(_limits(1))
-    (record,) = _run(driver, _several(1, body))
+    driver = VirtualDriver(make_limits(1))
+    (record,) = run_host(driver, several(1, body))
     assert (record.terminal, record.error) == (Terminal.REJECTED, None)
     assert driver.now() == 1
 
@@ -202,19 +135,19 @@ def _racing(driver_end: list[float]) -> Callable[[int], Body | None]:
     """Item ``i`` proposes for ``i`` seconds, and all are born at version 0."""
 
     def body(number: int) -> Body:
-        yield _stage("rollout", 1, lambda: float(number))
-        scores = yield _stage("validate", 1, lambda: 0.25)
+        yield make_stage("rollout", 1, lambda: float(number))
+        scores = yield make_stage("validate", 1, lambda: 0.25)
         driver_end.append(number)
         return Outcome(Terminal.COMMITTED, payload=scores)
 
-    return _several(5, body)
+    return several(5, body)
 
 
 def test_a_guarded_policy_discards_what_grew_too_stale_before_its_validation() -> None:
     watching = Watching(max_staleness=2)
-    driver = VirtualDriver(_limits(5), watching)
+    driver = VirtualDriver(make_limits(5), watching)
     finished: list[float] = []
-    records = _run(driver, _racing(finished))
+    records = run_host(driver, _racing(finished))
     assert [(r.number, r.terminal, r.staleness) for r in records] == [
         (1, Terminal.COMMITTED, 0),
         (2, Terminal.COMMITTED, 1),
@@ -238,16 +171,16 @@ def test_a_discarded_body_may_tell_its_host_more_than_that() -> None:
     signals: list[Discarded] = []
 
     def body(number: int) -> Body:
-        yield _stage("rollout", 1, lambda: float(number))
+        yield make_stage("rollout", 1, lambda: float(number))
         try:
-            yield _stage("validate", 1, lambda: 0.25)
+            yield make_stage("validate", 1, lambda: 0.25)
         except Discarded as signal:
             signals.append(signal)
             return Outcome(signal.terminal, payload=f"item {number} was on its way")
         return Outcome(Terminal.COMMITTED)
 
-    driver = VirtualDriver(_limits(2), Watching(max_staleness=0))
-    driver.offer_from(_several(2, body))
+    driver = VirtualDriver(make_limits(2), Watching(max_staleness=0))
+    driver.offer_from(several(2, body))
     first = driver.next_ended()
     assert first is not None
     driver.recorded(first, [PoolEntry(1, "better", 1.0, item=1)])
@@ -262,19 +195,19 @@ def test_a_discarded_body_may_tell_its_host_more_than_that() -> None:
 @pytest.mark.parametrize("manner", ["yields", "raises", "returns nothing"])
 def test_a_body_that_misbehaves_after_its_discard_is_still_recorded_as_discarded(manner: str) -> None:
     def body(number: int) -> Body:
-        yield _stage("rollout", 1, lambda: float(number))
+        yield make_stage("rollout", 1, lambda: float(number))
         try:
-            yield _stage("validate", 1, lambda: 0.25)
+            yield make_stage("validate", 1, lambda: 0.25)
         except Discarded:
             if manner == "yields":
-                yield _stage("validate", 1, _one)
+                yield make_stage("validate", 1, one_second)
             if manner == "raises":
                 raise RuntimeError("in the way out") from None
         return Outcome(Terminal.COMMITTED)
 
     watching = Watching(max_staleness=0)
-    driver = VirtualDriver(_limits(2), watching)
-    records = _run(driver, _several(2, body))
+    driver = VirtualDriver(make_limits(2), watching)
+    records = run_host(driver, several(2, body))
     assert [record.terminal for record in records] == [Terminal.COMMITTED, Terminal.DISCARDED]
     assert watching.records == records
     assert driver.now() == 2
@@ -287,7 +220,7 @@ def test_a_body_that_cannot_be_closed_is_still_recorded(manner: str) -> None:
     def stubborn() -> Generator[Stage, list[Any], Outcome]:
         while True:
             try:
-                yield _stage("validate", 1, _one)
+                yield make_stage("validate", 1, one_second)
             except GeneratorExit:
                 if manner == "raises when closed":
                     raise RuntimeError("in the way out") from None
@@ -295,14 +228,14 @@ def test_a_body_that_cannot_be_closed_is_still_recorded(manner: str) -> None:
                 pass
 
     def body(number: int) -> Body:
-        yield _stage("rollout", 1, lambda: float(number))
+        yield make_stage("rollout", 1, lambda: float(number))
         if number == 2:
             return (yield from stubborn())
-        yield _stage("validate", 1, lambda: 0.25)
+        yield make_stage("validate", 1, lambda: 0.25)
         return Outcome(Terminal.COMMITTED)
 
     watching = Watching(max_staleness=0)
-    records = _run(VirtualDriver(_limits(2), watching), _several(2, body))
+    records = run_host(VirtualDriver(make_limits(2), watching), several(2, body))
     assert [record.terminal for record in records] == [Terminal.COMMITTED, Terminal.DISCARDED]
     assert watching.records == records
     assert isinstance(records[1].error, RuntimeError)
@@ -316,7 +249,7 @@ def test_a_policy_that_raises_fails_its_item_and_the_run_goes_on() -> None:
             return super().judge_stale(item, pool)
 
     watching = Broken()
-    records = _run(VirtualDriver(_limits(5), watching), _racing([]))
+    records = run_host(VirtualDriver(make_limits(5), watching), _racing([]))
     assert [(record.number, record.terminal) for record in records] == [
         (1, Terminal.COMMITTED),
         (2, Terminal.FAILED),
@@ -337,13 +270,13 @@ def test_a_patched_item_is_anchored_to_the_version_of_now() -> None:
             return Judgement(Verdict.PATCH, "reads the history")
 
     def body(number: int) -> Body:
-        yield _stage("rollout", 1, lambda: float(number))
-        yield _stage("gate", 1, lambda: 1.5)
-        yield _stage("validate", 1, lambda: 0.25)
+        yield make_stage("rollout", 1, lambda: float(number))
+        yield make_stage("gate", 1, lambda: 1.5)
+        yield make_stage("validate", 1, lambda: 0.25)
         return Outcome(Terminal.COMMITTED)
 
     watching = Patching()
-    records = _run(VirtualDriver(_limits(2), watching), _several(2, body))
+    records = run_host(VirtualDriver(make_limits(2), watching), several(2, body))
     # 1: rollout 0-1, gate 1-2.5, validate 2.5-2.75. 2: rollout 0-2, gate 2-3.5, judged at 3.5, one entry old.
     assert [(view.number, view.staleness, view.stage) for view in watching.judged] == [(2, 1, "validate")]
     assert [(r.number, r.terminal, r.version, r.staleness) for r in records] == [
@@ -362,5 +295,5 @@ def test_a_policy_hears_of_a_pool_entry_before_it_judges_against_it() -> None:
             return super().judge_stale(item, pool)
 
     # Two slots for five items, so that somebody waits for a slot when an artifact enters the pool.
-    _run(VirtualDriver(_limits(2), Learning()), _racing([]))
+    run_host(VirtualDriver(make_limits(2), Learning()), _racing([]))
     assert set(known) == {0}

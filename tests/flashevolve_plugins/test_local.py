@@ -3,68 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import threading
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local_runs import PATIENCE, VARIABLE, make_limits, make_stage, opened, our_threads, run_host
 
-from flashevolve_plugins._local import THREAD_NAME, LocalDriver
+from flashevolve_plugins._local import THREAD_NAME
 from flashevolve_plugins._model import (
     Discarded,
-    ItemRecord,
-    Limits,
     Outcome,
-    PoolEntry,
     Sample,
     Stage,
     Terminal,
 )
-from flashevolve_plugins._policies import AcceptAll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from flashevolve_plugins._driver import Body
-
-PATIENCE = 20.0  # seconds until a test that would hang fails instead
-
-VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
-
-
-def _limits(slots: int = 4, **more: Any) -> Limits:
-    return Limits(slots={"task": slots}, stages=("rollout", "validate"), entry="task", **more)
-
-
-def _stage(*calls: Callable[[], Any], name: str = "rollout", asynchronous: bool = False) -> Stage:
-    return Stage(name, tuple(Sample(call, "task", cost=1, asynchronous=asynchronous) for call in calls))
-
-
-@contextmanager
-def _open(limits: Limits | None = None, policies: AcceptAll | None = None) -> Iterator[LocalDriver]:
-    driver = LocalDriver(limits or _limits(), policies)
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
-def _run(driver: LocalDriver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
-    records = []
-    driver.offer_from(source)
-    while (ended := driver.next_ended()) is not None:
-        committed = ended.record.terminal is Terminal.COMMITTED
-        version = driver.pool.version + 1
-        driver.recorded(ended, [PoolEntry(version, None, 0.0, item=ended.number)] if committed else [])
-        records.append(ended.record)
-    return records
-
-
-def _threads(prefix: str = "flashevolve") -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
 
 
 def _raise(error: BaseException) -> Any:
@@ -82,19 +39,19 @@ def test_samples_run_at_once_on_named_daemon_threads() -> None:
         thread = threading.current_thread()
         return thread.name, thread.daemon, threading.get_ident()
 
-    with _open() as driver:
-        results = driver.host_item().run(_stage(*[sample] * 4))
+    with opened() as driver:
+        results = driver.host_item().run(make_stage(*[sample] * 4))
     assert {name for name, _, _ in results} == {f"{THREAD_NAME}-{number}" for number in (1, 2, 3, 4)}
     assert all(daemon for _, daemon, _ in results)
     assert threading.get_ident() not in {ident for _, _, ident in results}
 
 
 def test_no_more_threads_are_made_than_samples_ran_at_once() -> None:
-    with _open(_limits(3)) as driver:
+    with opened(make_limits(3)) as driver:
         item = driver.host_item()
         for _ in range(5):
-            item.run(_stage(*[threading.get_ident] * 7))
-        assert 1 <= len(_threads(THREAD_NAME)) <= 3
+            item.run(make_stage(*[threading.get_ident] * 7))
+        assert 1 <= len(our_threads(THREAD_NAME)) <= 3
 
 
 def test_results_come_in_sample_order_whoever_ends_first() -> None:
@@ -108,8 +65,8 @@ def test_results_come_in_sample_order_whoever_ends_first() -> None:
         second_is_done.set()
         return "second"
 
-    with _open() as driver:
-        assert driver.host_item().run(_stage(first, second)) == ["first", "second"]
+    with opened() as driver:
+        assert driver.host_item().run(make_stage(first, second)) == ["first", "second"]
 
 
 def test_every_sample_sees_the_callers_context_and_keeps_its_changes_to_itself() -> None:
@@ -118,14 +75,14 @@ def test_every_sample_sees_the_callers_context_and_keeps_its_changes_to_itself()
         VARIABLE.set("changed by a sample")
         return seen
 
-    with _open(_limits(1)) as driver:
+    with opened(make_limits(1)) as driver:
         item = driver.host_item()
         token = VARIABLE.set("caller's")
         try:
-            assert item.run(_stage(sample, sample)) == ["caller's", "caller's"]
+            assert item.run(make_stage(sample, sample)) == ["caller's", "caller's"]
             assert VARIABLE.get() == "caller's"
             VARIABLE.set("caller's, later")
-            assert item.run(_stage(sample)) == ["caller's, later"]
+            assert item.run(make_stage(sample)) == ["caller's, later"]
         finally:
             VARIABLE.reset(token)
 
@@ -139,11 +96,11 @@ def test_an_idle_worker_keeps_nothing_of_its_last_sample_alive() -> None:
     def body(_: int) -> Body:
         heavy = Heavy()
         weakref.finalize(heavy, gone.set)
-        yield _stage(lambda: id(heavy))
+        yield make_stage(lambda: id(heavy))
         return Outcome(Terminal.REJECTED, "not better")
 
-    with _open(_limits(1)) as driver:
-        _run(driver, lambda number: body(number) if number == 1 else None)
+    with opened(make_limits(1)) as driver:
+        run_host(driver, lambda number: body(number) if number == 1 else None)
         assert len(driver._workers) == 1
         gc.collect()
         assert gone.wait(PATIENCE)
@@ -161,9 +118,9 @@ def test_coroutine_samples_share_one_event_loop_thread_and_run_at_once() -> None
             await asyncio.sleep(0)
         return "done"
 
-    with _open() as driver:
-        assert driver.host_item().run(_stage(sample, sample, sample, asynchronous=True)) == ["done"] * 3
-        assert _threads(THREAD_NAME) == []
+    with opened() as driver:
+        assert driver.host_item().run(make_stage(sample, sample, sample, asynchronous=True)) == ["done"] * 3
+        assert our_threads(THREAD_NAME) == []
     assert len(set(arrived)) == 1
     thread, _, name = arrived[0]
     assert thread != threading.get_ident()
@@ -177,13 +134,13 @@ def test_coroutine_samples_see_the_callers_context_and_keep_their_changes_to_the
         await asyncio.sleep(0)
         return seen
 
-    with _open() as driver:
+    with opened() as driver:
         item = driver.host_item()
         token = VARIABLE.set("caller's")
         try:
-            assert item.run(_stage(sample, sample, asynchronous=True)) == ["caller's", "caller's"]
+            assert item.run(make_stage(sample, sample, asynchronous=True)) == ["caller's", "caller's"]
             VARIABLE.set("caller's, later")
-            assert item.run(_stage(sample, asynchronous=True)) == ["caller's, later"]
+            assert item.run(make_stage(sample, asynchronous=True)) == ["caller's, later"]
             assert VARIABLE.get() == "caller's, later"
         finally:
             VARIABLE.reset(token)
@@ -194,8 +151,8 @@ def test_a_caller_with_an_event_loop_of_its_own_is_not_disturbed() -> None:
         return threading.get_ident()
 
     async def main() -> tuple[list[int], bool]:
-        with _open() as driver:
-            results = driver.host_item().run(_stage(sample, asynchronous=True))
+        with opened() as driver:
+            results = driver.host_item().run(make_stage(sample, asynchronous=True))
         return results, asyncio.get_running_loop().is_running()
 
     results, running = asyncio.run(main())
@@ -216,7 +173,7 @@ def test_blocking_and_coroutine_samples_mix_in_one_stage() -> None:
         return "thread"
 
     stage = Stage("rollout", (Sample(waits, "task", asynchronous=True), Sample(blocks, "task")))
-    with _open() as driver:
+    with opened() as driver:
         assert driver.host_item().run(stage) == ["coroutine", "thread"]
 
 
@@ -235,13 +192,13 @@ def test_a_cancel_reaches_a_coroutine_and_its_end_is_reported() -> None:
 
     def body(number: int) -> Body:
         try:
-            yield _stage(endless, asynchronous=True)
+            yield make_stage(endless, asynchronous=True)
         except Discarded as why:
             signals.append(why)
             return Outcome(why.terminal, payload="partial")
         return Outcome(Terminal.COMMITTED)
 
-    with _open(_limits(1)) as driver:
+    with opened(make_limits(1)) as driver:
         driver.offer_from(body)
         assert started.wait(PATIENCE)
         driver.stop("Ctrl-C", cancel=True)
@@ -270,21 +227,21 @@ def test_whatever_a_sample_raises_is_thrown_into_its_body(kind: type[BaseExcepti
 
     def body(_: int) -> Body:
         try:
-            yield _stage(raise_later if asynchronous else lambda: _raise(error), asynchronous=asynchronous)
+            yield make_stage(raise_later if asynchronous else lambda: _raise(error), asynchronous=asynchronous)
         except kind as raised:
             caught.append(raised)
-        results = yield _stage(threading.get_ident)
+        results = yield make_stage(threading.get_ident)
         return Outcome(Terminal.REJECTED, "not better", payload=results)
 
-    with _open(_limits(1)) as driver:
-        (record,) = _run(driver, lambda number: body(number) if number == 1 else None)
+    with opened(make_limits(1)) as driver:
+        (record,) = run_host(driver, lambda number: body(number) if number == 1 else None)
     assert caught == [error]
     assert (record.terminal, record.error) == (Terminal.REJECTED, None)
 
 
 def test_a_host_item_raises_what_its_sample_raised() -> None:
     error = ValueError("bad example")
-    with _open() as driver:
+    with opened() as driver:
         with pytest.raises(ValueError, match="bad example") as raised:
-            driver.host_item().run(_stage(lambda: _raise(error)))
+            driver.host_item().run(make_stage(lambda: _raise(error)))
         assert raised.value is error

@@ -4,122 +4,38 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from virtual_items import Watching, full_item, make_limits, make_stage, one_second, run_host, several
 
 from flashevolve_plugins._model import (
-    ItemRecord,
-    ItemView,
-    Limits,
     Outcome,
-    PoolEntry,
     Sample,
     Stage,
     Terminal,
-    Verdict,
 )
-from flashevolve_plugins._policies import AcceptAll, Judgement
-from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flashevolve_plugins._driver import Body, Driver
-
-STAGES = ("rollout", "propose", "gate", "validate")
-
-
-def _stage(
-    name: str, count: int, seconds: Callable[[], float], *, cost: int = 1, then: int = 0, resource: str = "task"
-) -> Stage:
-    samples = tuple(Sample(partial(int, i), resource, cost=cost, seconds=seconds) for i in range(count))
-    return Stage(name, samples, then=then, commits=name == "validate")
-
-
-def _one() -> float:
-    return 1.0
-
-
-def _item(seconds: Callable[[], float], validation: int = 100, accept: bool = True) -> Body:
-    """Three rollouts, one proposal, three gate samples, a validation."""
-    yield _stage("rollout", 3, seconds, then=3 + validation)
-    yield _stage("propose", 1, seconds, cost=0, then=3 + validation)
-    yield _stage("gate", 3, seconds, then=validation)
-    if not accept:
-        return Outcome(Terminal.REJECTED, "not better")
-    scores = yield _stage("validate", validation, seconds)
-    return Outcome(Terminal.COMMITTED, payload=scores)
-
-
-class Watching(AcceptAll):
-    """Writes down what it is told; discards what is staler than it likes."""
-
-    def __init__(self, max_staleness: int | None = None) -> None:
-        self.max_staleness = max_staleness
-        self.seen: list[tuple[Any, ...]] = []
-        self.records: list[ItemRecord] = []
-        self.judged: list[ItemView] = []
-
-    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
-        assert item.staleness == len(pool.since(item.version)) > 0
-        self.judged.append(item)
-        if self.max_staleness is not None and item.staleness > self.max_staleness:
-            return Judgement(Verdict.DISCARD, f"{item.staleness} entries too old")
-        return Judgement(Verdict.ACCEPT)
-
-    def stage_started(self, item: int, stage: str) -> None:
-        self.seen.append(("started", item, stage))
-
-    def stage_finished(self, item: int, stage: str) -> None:
-        self.seen.append(("finished", item, stage))
-
-    def item_ended(self, record: ItemRecord) -> None:
-        self.records.append(record)
-        self.seen.append(("ended", record.number, record.terminal))
-
-    def pool_updated(self, entry: PoolEntry) -> None:
-        self.seen.append(("pool", entry.item, entry.version))
-
-
-def _run(driver: Driver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
-    """The loop of a host: tell it of one ended item after the other."""
-    records = []
-    driver.offer_from(source)
-    while (ended := driver.next_ended()) is not None:
-        entries = []
-        if ended.record.terminal is Terminal.COMMITTED:
-            entries.append(PoolEntry(driver.pool.version + 1, ended.number, 0.0, item=ended.number))
-        driver.recorded(ended, entries)
-        records.append(ended.record)
-    return records
-
-
-def _several(count: int, body: Callable[[int], Body]) -> Callable[[int], Body | None]:
-    return lambda number: body(number) if number <= count else None
-
-
-def _limits(slots: int, budget: int | None = None, **more: Any) -> Limits:
-    return Limits(slots={"task": slots}, stages=STAGES, entry="task", budget=budget, **more)
+    from flashevolve_plugins._driver import Body
 
 
 def test_every_item_is_recorded_exactly_once_and_the_snapshot_agrees() -> None:
     rng = random.Random(5)
     watching = Watching(max_staleness=2)
-    driver = VirtualDriver(_limits(9, budget=3_000, offer_cost=26), watching)
+    driver = VirtualDriver(make_limits(9, budget=3_000, offer_cost=26), watching)
 
     def fail() -> None:
         raise ValueError("bad example")
 
     def body(number: int) -> Body:
-        yield _stage("rollout", 3, lambda: rng.lognormvariate(0, 1), then=23)
+        yield make_stage("rollout", 3, lambda: rng.lognormvariate(0, 1), then=23)
         if number % 5 == 0:
             yield Stage("propose", (Sample(fail, "task"),))
-        return (yield from _item(lambda: rng.lognormvariate(0, 1), validation=20, accept=rng.random() < 0.5))
+        return (yield from full_item(lambda: rng.lognormvariate(0, 1), validation=20, accept=rng.random() < 0.5))
 
-    records = _run(driver, body)
+    records = run_host(driver, body)
     last = driver.finish()
     assert watching.records == records
     assert sorted(record.number for record in records) == list(range(1, len(records) + 1))
@@ -135,12 +51,12 @@ def test_every_item_is_recorded_exactly_once_and_the_snapshot_agrees() -> None:
 
 def test_a_host_that_raises_over_a_commit_turns_it_into_a_failure() -> None:
     def body(_: int) -> Body:
-        yield _stage("validate", 1, _one)
+        yield make_stage("validate", 1, one_second)
         return Outcome(Terminal.COMMITTED)
 
     watching = Watching()
-    driver = VirtualDriver(_limits(1), watching)
-    driver.offer_from(_several(1, body))
+    driver = VirtualDriver(make_limits(1), watching)
+    driver.offer_from(several(1, body))
     ended = driver.next_ended()
     assert ended is not None
     error = OSError("disk full")
@@ -157,8 +73,8 @@ def test_a_host_that_raises_over_a_commit_turns_it_into_a_failure() -> None:
 
 def test_a_cancel_ends_every_item_and_keeps_what_was_paid_for() -> None:
     watching = Watching()
-    driver = VirtualDriver(_limits(4), watching)
-    driver.offer_from(lambda _: _item(_one, validation=9))
+    driver = VirtualDriver(make_limits(4), watching)
+    driver.offer_from(lambda _: full_item(one_second, validation=9))
     for _ in range(3):
         ended = driver.next_ended()
         assert ended is not None
@@ -179,9 +95,9 @@ def test_a_stop_lets_what_is_under_way_end_and_offers_nothing_more() -> None:
 
     def source(number: int) -> Body:
         offered.append(number)
-        return _item(_one, validation=9)
+        return full_item(one_second, validation=9)
 
-    driver = VirtualDriver(_limits(4))
+    driver = VirtualDriver(make_limits(4))
     driver.offer_from(source)
     driver.stop("enough")
     ends = []
@@ -193,12 +109,12 @@ def test_a_stop_lets_what_is_under_way_end_and_offers_nothing_more() -> None:
 
 def test_an_item_the_budget_cannot_pay_for_is_discarded_and_says_so() -> None:
     def body(_: int) -> Body:
-        yield _stage("rollout", 2, _one)
-        yield _stage("validate", 9, _one)
+        yield make_stage("rollout", 2, one_second)
+        yield make_stage("validate", 9, one_second)
         return Outcome(Terminal.COMMITTED)
 
-    driver = VirtualDriver(_limits(1, budget=10, offer_cost=9))
-    (record,) = _run(driver, body)
+    driver = VirtualDriver(make_limits(1, budget=10, offer_cost=9))
+    (record,) = run_host(driver, body)
     assert (record.terminal, record.reason) == (Terminal.DISCARDED, "the budget cannot pay for what it still needs")
     assert record.spent == 2
 
@@ -210,13 +126,13 @@ def test_leaving_a_driver_records_what_was_still_under_way(how: str) -> None:
 
     def body(number: int) -> Body:
         try:
-            yield _stage("rollout", 1, lambda: float(number))
+            yield make_stage("rollout", 1, lambda: float(number))
             return Outcome(Terminal.COMMITTED)
         finally:
             closed.append(number)
 
     def run() -> VirtualDriver:
-        with VirtualDriver(_limits(3), watching) as driver:
+        with VirtualDriver(make_limits(3), watching) as driver:
             driver.offer_from(body)
             ended = driver.next_ended()
             assert ended is not None
@@ -242,7 +158,7 @@ def test_leaving_a_driver_records_what_was_still_under_way(how: str) -> None:
 
 def test_a_driver_that_was_stopped_before_its_first_offer_offers_nothing() -> None:
     asked: list[int] = []
-    driver = VirtualDriver(_limits(3))
+    driver = VirtualDriver(make_limits(3))
     driver.stop("the seed was perfect")
     driver.offer_from(asked.append)
     assert driver.next_ended() is None
@@ -251,9 +167,9 @@ def test_a_driver_that_was_stopped_before_its_first_offer_offers_nothing() -> No
 
 def test_an_item_that_cannot_be_paid_from_its_first_stage_on_is_the_last_one_offered() -> None:
     def body(_: int) -> Body:
-        yield _stage("rollout", 2, _one, then=20)
+        yield make_stage("rollout", 2, one_second, then=20)
         return Outcome(Terminal.COMMITTED)
 
-    driver = VirtualDriver(_limits(1, budget=10, offer_cost=1))
-    (record,) = _run(driver, body)
+    driver = VirtualDriver(make_limits(1, budget=10, offer_cost=1))
+    (record,) = run_host(driver, body)
     assert (record.terminal, record.spent) == (Terminal.DISCARDED, 0)

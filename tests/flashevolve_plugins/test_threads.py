@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import queue
 import signal
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local_runs import PATIENCE, make_limits, make_stage, opened, our_threads, run_host
 
 from flashevolve_plugins._local import LocalDriver
 from flashevolve_plugins._model import (
@@ -20,57 +20,18 @@ from flashevolve_plugins._model import (
     Limits,
     Outcome,
     PoolEntry,
-    Sample,
-    Stage,
     Terminal,
     Verdict,
 )
 from flashevolve_plugins._policies import AcceptAll, Judgement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from flashevolve_plugins._driver import Body
     from flashevolve_plugins._model import ItemView
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
-
-PATIENCE = 20.0  # seconds until a test that would hang fails instead
-
-VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
-
-
-def _limits(slots: int = 4, **more: Any) -> Limits:
-    return Limits(slots={"task": slots}, stages=("rollout", "validate"), entry="task", **more)
-
-
-def _stage(*calls: Callable[[], Any], name: str = "rollout", asynchronous: bool = False) -> Stage:
-    return Stage(name, tuple(Sample(call, "task", cost=1, asynchronous=asynchronous) for call in calls))
-
-
-@contextmanager
-def _open(limits: Limits | None = None, policies: AcceptAll | None = None) -> Iterator[LocalDriver]:
-    driver = LocalDriver(limits or _limits(), policies)
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
-def _run(driver: LocalDriver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
-    records = []
-    driver.offer_from(source)
-    while (ended := driver.next_ended()) is not None:
-        committed = ended.record.terminal is Terminal.COMMITTED
-        version = driver.pool.version + 1
-        driver.recorded(ended, [PoolEntry(version, None, 0.0, item=ended.number)] if committed else [])
-        records.append(ended.record)
-    return records
-
-
-def _threads(prefix: str = "flashevolve") -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
-
 
 # -- whose thread ---------------------------------------------------------------------------------------------------
 
@@ -131,16 +92,16 @@ def _busy_run(items: int = 20) -> tuple[OnOneThread, list[ItemRecord], int]:
     def body(_: int) -> Body:
         with policies.call("body"):
             pass
-        yield _stage(*[threading.get_ident] * 3)
+        yield make_stage(*[threading.get_ident] * 3)
         with policies.call("body"):
             pass
-        yield _stage(*[threading.get_ident] * 5, name="validate")
+        yield make_stage(*[threading.get_ident] * 5, name="validate")
         with policies.call("body"):
             pass
         return Outcome(Terminal.COMMITTED)
 
-    with _open(_limits(4), policies) as driver:
-        records = _run(driver, lambda number: body(number) if number <= items else None)
+    with opened(make_limits(4), policies) as driver:
+        records = run_host(driver, lambda number: body(number) if number <= items else None)
         driver.finish()
         return policies, records, driver.abandoned
 
@@ -189,10 +150,10 @@ def test_close_joins_idle_workers_and_the_event_loop() -> None:
         """Nothing."""
 
     before = set(threading.enumerate())
-    driver = LocalDriver(_limits())
+    driver = LocalDriver(make_limits())
     item = driver.host_item()
-    item.run(_stage(*[threading.get_ident] * 4))
-    item.run(_stage(sample, asynchronous=True))
+    item.run(make_stage(*[threading.get_ident] * 4))
+    item.run(make_stage(sample, asynchronous=True))
     assert set(threading.enumerate()) > before
     driver.close()
     assert set(threading.enumerate()) <= before
@@ -200,12 +161,12 @@ def test_close_joins_idle_workers_and_the_event_loop() -> None:
 
 
 def test_close_may_come_twice_and_without_a_run() -> None:
-    driver = LocalDriver(_limits())
+    driver = LocalDriver(make_limits())
     driver.close()
-    driver.host_item().run(_stage(threading.get_ident))
+    driver.host_item().run(make_stage(threading.get_ident))
     driver.close()
     driver.close()
-    assert (driver.abandoned, _threads()) == (0, [])
+    assert (driver.abandoned, our_threads()) == (0, [])
 
 
 def test_close_counts_a_worker_that_does_not_come_back() -> None:
@@ -216,10 +177,10 @@ def test_close_counts_a_worker_that_does_not_come_back() -> None:
         release.wait(PATIENCE)
 
     def body(number: int) -> Body:
-        yield _stage(blocked if number == 1 else threading.get_ident)
+        yield make_stage(blocked if number == 1 else threading.get_ident)
         return Outcome(Terminal.REJECTED, "not better")
 
-    driver = LocalDriver(_limits(2))
+    driver = LocalDriver(make_limits(2))
     try:
         driver.offer_from(lambda number: body(number) if number <= 2 else None)
         ended = driver.next_ended()
@@ -229,12 +190,12 @@ def test_close_counts_a_worker_that_does_not_come_back() -> None:
         abandoned = [worker for worker in driver._workers if not worker.idle]
         driver.close()
         assert driver.abandoned == 1
-        assert abandoned == _threads()
+        assert abandoned == our_threads()
     finally:
         release.set()
     for worker in abandoned:
         worker.join(PATIENCE)
-    assert _threads() == []
+    assert our_threads() == []
 
 
 def test_a_worker_that_has_just_delivered_its_end_is_joined_and_not_abandoned() -> None:
@@ -247,9 +208,9 @@ def test_a_worker_that_has_just_delivered_its_end_is_joined_and_not_abandoned() 
             super().put(item, block, timeout)
             closing.wait(PATIENCE)
 
-    driver = LocalDriver(_limits(1))
+    driver = LocalDriver(make_limits(1))
     driver._inbox = Inbox()
-    driver.host_item().run(_stage(threading.get_ident))
+    driver.host_item().run(make_stage(threading.get_ident))
     (worker,) = driver._workers
     join = worker.join
 
@@ -278,15 +239,15 @@ def test_close_cancels_coroutines_that_still_run() -> None:
             cancelled.set()
 
     def body(_: int) -> Body:
-        yield _stage(endless, asynchronous=True)
+        yield make_stage(endless, asynchronous=True)
         return Outcome(Terminal.COMMITTED)
 
-    driver = LocalDriver(_limits(1))
+    driver = LocalDriver(make_limits(1))
     driver.offer_from(body)
     assert started.wait(PATIENCE)
     driver.close()
     assert cancelled.is_set()
-    assert _threads() == []
+    assert our_threads() == []
 
 
 # -- Ctrl-C ---------------------------------------------------------------------------------------------------------
@@ -324,7 +285,7 @@ def interrupting() -> Iterator[None]:
 @pytest.mark.usefixtures("interrupting")
 @pytest.mark.parametrize("cancel", [False, True])
 def test_an_interrupted_wait_leaves_a_driver_that_can_stop_and_close(cancel: bool) -> None:
-    driver = Waiting(_limits(2))
+    driver = Waiting(make_limits(2))
     interrupted = threading.Event()
 
     def interrupt() -> str:
@@ -335,7 +296,7 @@ def test_an_interrupted_wait_leaves_a_driver_that_can_stop_and_close(cancel: boo
         return "finished"
 
     def body(_: int) -> Body:
-        results = yield _stage(interrupt)
+        results = yield make_stage(interrupt)
         return Outcome(Terminal.COMMITTED, payload=results)
 
     driver.offer_from(lambda number: body(number) if number == 1 else None)
@@ -356,13 +317,13 @@ def test_an_interrupted_wait_leaves_a_driver_that_can_stop_and_close(cancel: boo
     finally:
         interrupted.set()
         driver.close()
-    assert _threads() == []
+    assert our_threads() == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pthread_kill")
 @pytest.mark.usefixtures("interrupting")
 def test_an_interrupted_driver_can_be_closed_at_once() -> None:
-    driver = Waiting(_limits(2))
+    driver = Waiting(make_limits(2))
     interrupted = threading.Event()
 
     def interrupt() -> None:
@@ -372,7 +333,7 @@ def test_an_interrupted_driver_can_be_closed_at_once() -> None:
             interrupted.wait(0.05)
 
     def body(_: int) -> Body:
-        yield _stage(interrupt)
+        yield make_stage(interrupt)
         return Outcome(Terminal.COMMITTED)
 
     driver.offer_from(lambda number: body(number) if number == 1 else None)

@@ -1,0 +1,100 @@
+"""Items, limits and a host's loop for tests in virtual time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._model import (
+    ItemRecord,
+    ItemView,
+    Limits,
+    Outcome,
+    PoolEntry,
+    Sample,
+    Stage,
+    Terminal,
+    Verdict,
+)
+from flashevolve_plugins._policies import AcceptAll, Judgement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._pool import Pool
+
+STAGES = ("rollout", "propose", "gate", "validate")
+
+
+def make_stage(
+    name: str, count: int, seconds: Callable[[], float], *, cost: int = 1, then: int = 0, resource: str = "task"
+) -> Stage:
+    samples = tuple(Sample(partial(int, i), resource, cost=cost, seconds=seconds) for i in range(count))
+    return Stage(name, samples, then=then, commits=name == "validate")
+
+
+def one_second() -> float:
+    return 1.0
+
+
+def full_item(seconds: Callable[[], float], validation: int = 100, accept: bool = True) -> Body:
+    """Three rollouts, one proposal, three gate samples, a validation."""
+    yield make_stage("rollout", 3, seconds, then=3 + validation)
+    yield make_stage("propose", 1, seconds, cost=0, then=3 + validation)
+    yield make_stage("gate", 3, seconds, then=validation)
+    if not accept:
+        return Outcome(Terminal.REJECTED, "not better")
+    scores = yield make_stage("validate", validation, seconds)
+    return Outcome(Terminal.COMMITTED, payload=scores)
+
+
+class Watching(AcceptAll):
+    """Writes down what it is told; discards what is staler than it likes."""
+
+    def __init__(self, max_staleness: int | None = None) -> None:
+        self.max_staleness = max_staleness
+        self.seen: list[tuple[Any, ...]] = []
+        self.records: list[ItemRecord] = []
+        self.judged: list[ItemView] = []
+
+    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+        assert item.staleness == len(pool.since(item.version)) > 0
+        self.judged.append(item)
+        if self.max_staleness is not None and item.staleness > self.max_staleness:
+            return Judgement(Verdict.DISCARD, f"{item.staleness} entries too old")
+        return Judgement(Verdict.ACCEPT)
+
+    def stage_started(self, item: int, stage: str) -> None:
+        self.seen.append(("started", item, stage))
+
+    def stage_finished(self, item: int, stage: str) -> None:
+        self.seen.append(("finished", item, stage))
+
+    def item_ended(self, record: ItemRecord) -> None:
+        self.records.append(record)
+        self.seen.append(("ended", record.number, record.terminal))
+
+    def pool_updated(self, entry: PoolEntry) -> None:
+        self.seen.append(("pool", entry.item, entry.version))
+
+
+def run_host(driver: Driver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
+    """The loop of a host: tell it of one ended item after the other."""
+    records = []
+    driver.offer_from(source)
+    while (ended := driver.next_ended()) is not None:
+        entries = []
+        if ended.record.terminal is Terminal.COMMITTED:
+            entries.append(PoolEntry(driver.pool.version + 1, ended.number, 0.0, item=ended.number))
+        driver.recorded(ended, entries)
+        records.append(ended.record)
+    return records
+
+
+def several(count: int, body: Callable[[int], Body]) -> Callable[[int], Body | None]:
+    return lambda number: body(number) if number <= count else None
+
+
+def make_limits(slots: int, budget: int | None = None, **more: Any) -> Limits:
+    return Limits(slots={"task": slots}, stages=STAGES, entry="task", budget=budget, **more)
