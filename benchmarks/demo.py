@@ -37,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if (options.api_base is None) != (options.data is None) or (options.api_base is None) != (options.model is None):
         raise UsageError("--api-base, --model and --data go together: a server, the name of its model, and a file.")
+    for name in ("calls", "slots", "train", "val", "max_tokens"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')}={getattr(options, name)} must be at least 1.")
+    if not Path(options.json).resolve().parent.is_dir():
+        raise UsageError(f"--json={options.json}: there is no such folder to save the figures in.")
     flash = Flash(staleness=options.staleness, max_staleness=options.max_staleness)
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported: the host's own bar
     from flashevolve_plugins.benchmarks.measure import CountingLM, run_gepa  # noqa: PLC0415 - imports dspy

@@ -100,7 +100,11 @@ def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"There is no file {path!r}: give a JSON-lines file with question and answer fields.")
-    pairs = [_pair(json.loads(line), path) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    try:
+        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except ValueError as error:  # of the text's encoding or of its JSON
+        raise UsageError(f"{path!r} is no JSON-lines file in UTF-8: {error}.") from error
+    pairs = [_pair(row, path) for row in rows]
     if len(pairs) < train + val:
         raise UsageError(f"{path!r} has {len(pairs)} examples, fewer than train={train} and val={val} together.")
     random.Random(seed).shuffle(pairs)
@@ -108,7 +112,9 @@ def file_task(path: str, *, train: int, val: int, seed: int = 0) -> Task:
     return Task(examples[:train], examples[train : train + val], _answer_metric, adapter=PlainAdapter())
 
 
-def _pair(row: dict[str, Any], path: str) -> tuple[str, str]:
+def _pair(row: Any, path: str) -> tuple[str, str]:
+    if not isinstance(row, dict):
+        raise UsageError(f"{path!r} has a line that is no JSON object: {row!r:.80}.")
     if "question" in row and "answer" in row:
         return str(row["question"]), str(row["answer"]).rsplit("####", 1)[-1].strip()
     if "context" in row and "target" in row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -123,5 +124,14 @@ def _host_imported(package: str) -> None:
     from flashevolve_plugins.hooks.manager import installed  # noqa: PLC0415 - only when a host is there
 
     adapter = installed().adapters.get(package)
-    if adapter is not None:
+    if adapter is None:
+        return
+    try:
         adapter.install()
+    except Exception as error:  # noqa: BLE001 - importing the host must go on
+        warnings.warn(
+            f"{package} does not learn executor=, since this version is not one of {adapter.supported}"
+            f" ({type(error).__name__}: {error}).",
+            RuntimeWarning,
+            stacklevel=2,
+        )

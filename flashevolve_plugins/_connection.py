@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from flashevolve_plugins._errors import BackendError, UsageError
 
@@ -27,11 +28,14 @@ def require_connections(urls: Iterable[str]) -> None:
     """
     for url in dict.fromkeys(urls):
         host, port = _address(url)
+        if urlsplit(url).scheme in getproxies() and not proxy_bypass(host):
+            continue  # a proxy stands between, and only it can tell
         try:
             socket.create_connection((host, port), timeout=TIMEOUT).close()
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
             raise BackendError(
-                f"No server answers at {url} ({error}): start it, or correct the model's api_base. Nothing was spent."
+                f"No server answers at {url} ({error}): start it, or correct the model's api_base, or pass "
+                "Flash(check_connection=False). Nothing was spent."
             ) from error
 
 

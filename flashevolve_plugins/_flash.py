@@ -78,6 +78,11 @@ class Flash:
         if isinstance(self.plugins, (str, bytes)) or not isinstance(self.plugins, Iterable):
             raise UsageError(f"plugins={self.plugins!r} must be a list of plugins: write plugins=[{self.plugins!r}].")
         self.plugins = tuple(self.plugins)
+        for name in ("max_concurrency", "reflection_concurrency", "max_items", "max_staleness", "evaluate"):
+            if self.lockstep and getattr(self, name) is not None:
+                raise UsageError(
+                    f"{name} does not go with lockstep=True, which runs one step after the other: drop one."
+                )
         self.open_hooks()
 
     def open_hooks(self) -> RunHooks:
@@ -102,10 +107,13 @@ class Flash:
 
     def open_driver(self, limits: Limits, *, pool: Pool, spent: int = 0) -> Driver:
         """A driver for one run, with fresh policies."""
+        from flashevolve_plugins._inline import InlineDriver  # noqa: PLC0415 - only what the run needs
         from flashevolve_plugins._local import LocalDriver  # noqa: PLC0415 - threads only when something runs
         from flashevolve_plugins._virtual import VirtualDriver  # noqa: PLC0415
 
-        kind = VirtualDriver if self.clock == "virtual" else LocalDriver
+        kind: type[Driver] = InlineDriver if self.lockstep else LocalDriver
+        if self.clock == "virtual":
+            kind = VirtualDriver
         return kind(limits, self.open_hooks(), pool=pool, spent=spent)
 
     def __enter__(self) -> Flash:  # noqa: PYI034 - not meant to be subclassed

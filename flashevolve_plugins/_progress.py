@@ -22,7 +22,7 @@ def describe(snapshot: Snapshot) -> str:
     parts = [f"{snapshot.spent} calls" if snapshot.budget is None else f"{snapshot.spent}/{snapshot.budget} calls"]
     if snapshot.best_score is not None and snapshot.seed_score is not None:
         parts.append(f"best {snapshot.best_score:.3f} ({snapshot.best_score - snapshot.seed_score:+.3f})")
-    parts.append(f"{sum(snapshot.busy.values())}/{max(snapshot.slots.values(), default=0)} slots busy")
+    parts.append(f"{snapshot.busy.get(snapshot.entry, 0)}/{snapshot.slots.get(snapshot.entry, 0)} slots busy")
     parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}")
     if snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
         left = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent

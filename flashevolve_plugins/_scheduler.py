@@ -42,6 +42,7 @@ class Scheduler:
         self.stage_busy: Counter[str] = Counter()
         self.backlog: Counter[str] = Counter()
         self.first_stage = limits.stages[0]
+        self.entry = limits.entry
         self.items: dict[int, Item] = {}
         self._limits = limits
         self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
@@ -54,6 +55,7 @@ class Scheduler:
         self._cancelled = False
         self._deciding = 0
         self._ending = 0
+        self._ended = self._committed = 0
         self._parked: dict[int, None] = {}
         self._out: list[ev.Instruction] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -267,6 +269,8 @@ class Scheduler:
             item.staleness = self.version - item.version
         item.move(State.ENDING)
         item.story.append(terminal.value)
+        self._ended += 1
+        self._committed += terminal is Terminal.COMMITTED
         self._ending += 1
         self._out.append(ev.EndItem(item.number, terminal, reason, stage))
 
@@ -364,11 +368,20 @@ class Scheduler:
             return
         if any(self.backlog[name] > slots for name, slots in self.slots.items()):
             return
+        if not self.ledger.affords(self.offer_cost + self._expected_need()):
+            return
         if self._limits.max_items is not None and len(self.items) >= self._limits.max_items:
             return
         self._offering = self._next
         self._next += 1
         self._out.append(ev.OfferItem(self._offering))
+
+    def _expected_need(self) -> int:
+        """Metric calls that the items in flight are expected to need, by the share of items that are committed."""
+        if self.ledger.limit is None:
+            return 0
+        needs = sum(item.stage.then + (0 if item.reserved else item.stage.cost) for item in self.items.values())
+        return round(needs * (self._committed + 1) / (self._ended + 2))
 
     def may_offer(self) -> bool:
         """Whether a new item would be asked for if a slot were idle."""

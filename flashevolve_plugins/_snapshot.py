@@ -23,6 +23,7 @@ class Snapshot:
         seconds: the moment.
         slots: resource name to its number of slots.
         busy: resource name to its busy slots.
+        entry: the resource on which items begin.
         waiting: stage name to its waiting samples.
         running: stage name to its running samples.
         items: items in flight.
@@ -44,6 +45,7 @@ class Snapshot:
     seconds: float = 0.0
     slots: Mapping[str, int] = field(default_factory=dict)
     busy: Mapping[str, int] = field(default_factory=dict)
+    entry: str = ""
     waiting: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
     items: int = 0
@@ -152,6 +154,7 @@ class Meter:
             seconds=now - self._start,
             slots=dict(scheduler.slots),
             busy=dict(scheduler.busy),
+            entry=scheduler.entry,
             waiting=dict(scheduler.waiting()),
             running=dict(scheduler.stage_busy),
             items=len(scheduler.items),

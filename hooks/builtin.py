@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins.hooks.specs import hookimpl
 from flashevolve_plugins.hooks.staleness import DEFAULT_MAX_STALENESS, Full, Guarded
 
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
 @hookimpl
 def flashevolve_register_policies(registry: PolicyRegistry) -> None:
     """Register ``full`` and ``guarded``."""
-    registry.add("full", lambda settings: Full())  # noqa: ARG005 - the factory's shape
+    registry.add("full", _full)
     registry.add("guarded", _guarded)
+
+
+def _full(settings: PolicySettings) -> Full:
+    if settings.max_staleness is not None:
+        raise UsageError(
+            f"max_staleness={settings.max_staleness} does not go with the policy 'full', which accepts everything: "
+            "name 'guarded', or leave it out."
+        )
+    return Full()
 
 
 def _guarded(settings: PolicySettings) -> Guarded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from flashevolve_plugins.hooks.staleness import StalenessPolicy
 
 DISTRIBUTION = "flashevolve-plugins"
+logger = logging.getLogger("flashevolve_plugins")
+
 GROUP = "flashevolve_plugins"
 BLOCK_VARIABLE = "FLASHEVOLVE_BLOCK"
 
@@ -204,7 +207,11 @@ class RunHooks:
                     self._reported.add((plugin, hook))
                     about = ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:200]
                     problem = PluginError(plugin, hook, about, error)
-                    warnings.warn(f"{problem}. The run goes on; this is said once.", RuntimeWarning, stacklevel=2)
+                    sentence = f"{problem}. The run goes on; this is said once."
+                    try:
+                        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+                    except RuntimeWarning:  # where warnings are errors
+                        logger.warning(sentence)
 
 
 def _one_by_one(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Any]]:

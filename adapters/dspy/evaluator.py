@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -29,8 +31,11 @@ class DspyEvaluator:
     """
 
     granularity: Granularity = "example"
+    concurrent_datasets = True
 
     def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+        self._seed = copy(adapter.rng).random()
         self.slots: int = adapter.num_threads or dspy.settings.num_threads or 8
         self.concurrent_proposals = _has_builtin_proposers(adapter)
         self.urls: Sequence[str] = tuple(_base_urls(adapter))
@@ -39,9 +44,11 @@ class DspyEvaluator:
         self._started = self._raised = 0
         self._alarm_after: int | None = ALARM_AFTER
 
-    def expect(self, examples: int) -> None:
-        """The first evaluation has this many examples: if all of them raise, nothing will ever work."""
-        self._alarm_after = min(ALARM_AFTER, examples)
+    def dataset_adapter(self, item: int) -> Any:
+        """A twin of the adapter that draws from a generator of the item's own, whatever other items draw meanwhile."""
+        twin = copy(self._adapter)
+        twin.rng = random.Random(f"{self._seed}:{item}")
+        return twin
 
     def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
         """Evaluate a candidate on examples, on the calling thread.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, resolve, using
 from flashevolve_plugins._errors import HostError
-from flashevolve_plugins.adapters.gepa.evaluation import declare
+from flashevolve_plugins.adapters.gepa.declare import declare
 from flashevolve_plugins.adapters.gepa.install import MARK, signature_with_executor
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gepa.logging.logger import StdOutLogger
+from gepa.logging.logger import Logger, StdOutLogger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 def quiet_console(logger: Any) -> Iterator[None]:
     """Keep the lines of a run's logger off the console for the length of the block.
 
-    gepa's default logger, which prints, prints nothing. A logger on top of Python's logging, as dspy's, gets every line
-    at its own level; only the plain stream handlers above it drop what is below a warning. Any other logger, a user's
-    or a file's, is left as it is.
+    gepa's default loggers, which print, print nothing; the one of a run directory still writes its file. A logger on
+    top of Python's logging, as dspy's, gets every line at its own level; only the plain stream handlers above it drop
+    what is below a warning. Any other logger is left as it is.
 
     Args:
         logger: the host's logger.
     """
-    if type(logger) is StdOutLogger:
-        logger.log = lambda _message: None  # on the instance
+    if type(logger) in {StdOutLogger, Logger}:
+        logger.log = partial(_to_file, getattr(logger, "file_handle", None))  # on the instance
         try:
             yield
         finally:
-            del logger.log
+            vars(logger).pop("log", None)  # two runs at once may share a logger
         return
     target = getattr(logger, "logger", None)
     if not isinstance(target, logging.Logger):
@@ -42,6 +43,11 @@ def quiet_console(logger: Any) -> Iterator[None]:
     finally:
         for handler in consoles:
             handler.removeFilter(drop)
+
+
+def _to_file(file: Any, *words: Any, **_: Any) -> None:
+    if file is not None:
+        print(*words, file=file, flush=True)
 
 
 class _Drop(logging.Filter):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter
 from gepa.core.adapter import EvaluationBatch, default_batch_evaluate
 
-from flashevolve_plugins._errors import UnknownNameError
+from flashevolve_plugins._errors import UnknownNameError, UsageError
+from flashevolve_plugins.adapters.gepa.declare import declare, declared_evaluator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from flashevolve_plugins._flash import Granularity
 
@@ -32,11 +33,13 @@ class Evaluator(Protocol):
     slots: int
     #: Whether the adapter's own proposer may be called from several threads at once.
     concurrent_proposals: bool
+    #: Whether :meth:`dataset_adapter` gives adapters that may build reflective datasets at once.
+    concurrent_datasets: bool
     #: Base URLs of the servers that the run will call, as far as they are known.
     urls: Sequence[str]
 
-    def expect(self, examples: int) -> None:
-        """The first evaluation will have this many examples."""
+    def dataset_adapter(self, item: int) -> Any:
+        """The adapter that builds an item's reflective datasets."""
         ...
 
     def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
@@ -62,10 +65,13 @@ class PlainEvaluator:
     granularity: Granularity
     slots: int = DEFAULT_SLOTS
     concurrent_proposals: bool = False
+    concurrent_datasets: bool = False
     urls: Sequence[str] = ()
 
-    def expect(self, examples: int) -> None:
-        """Nothing to prepare: what this adapter raises ends the run at once."""
+    def dataset_adapter(self, item: int) -> Any:
+        """The adapter itself: it may draw from a generator of its own."""
+        del item
+        return self.adapter
 
     def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
         """Evaluate a candidate on a batch."""
@@ -98,19 +104,6 @@ def merge_batches(parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
     )
 
 
-_declared: list[tuple[Callable[[Any], bool], Callable[[Any], Evaluator]]] = []
-
-
-def declare(matches: Callable[[Any], bool], make: Callable[[Any], Evaluator]) -> None:
-    """Declare how a kind of host adapter evaluates.
-
-    Args:
-        matches: whether an adapter is of that kind.
-        make: its evaluator for one run.
-    """
-    _declared.append((matches, make))
-
-
 # With a model of its own; a user's function in its place may not expect several calls at once.
 declare(
     lambda adapter: type(adapter) is DefaultAdapter and adapter._lm is not None,
@@ -123,16 +116,21 @@ def evaluator_for(adapter: Any, asked: Granularity | None, *, lockstep: bool = F
 
     Args:
         adapter: the host's adapter.
-        asked: what the user's ``Flash(evaluate=...)`` says; it wins over every declaration.
+        asked: what the user's ``Flash(evaluate=...)`` says; it wins over what the adapter says of itself.
         lockstep: nothing runs at once anyway, so a declaration is neither missed nor read.
 
     Raises:
+        UsageError: an adapter that we declare is asked to evaluate in another way.
         UnknownNameError: the adapter declares something else than the known granularities.
     """
-    if asked is None:
-        for matches, make in _declared:
-            if matches(adapter):
-                return make(adapter)
+    known = declared_evaluator(adapter)
+    if known is not None:
+        if asked not in {None, known.granularity}:
+            raise UsageError(
+                f"evaluate={asked!r} does not go with {type(adapter).__name__}, which evaluates {known.granularity} by "
+                f"{known.granularity}: leave it out; max_concurrency bounds how many run at once."
+            )
+        return known
     declared = "serial" if lockstep else asked or getattr(adapter, DECLARATION, None)
     if declared is None:
         logger.warning(

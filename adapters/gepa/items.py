@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 
 STAGES = ("rollout", "dataset", "propose", "gate", "validate")
 TASK, REFLECTION, LOCAL = "task", "reflection", "local"
+REPEATED = "Duplicate of a candidate that is in the pool or being validated"
+UNPAID = "Discarded: the budget cannot pay for its validation"
 
 
-def mutation(session: Session, tasks: list[Any], scope: Callable[[], Any]) -> Body:
+def mutation(session: Session, number: int, tasks: list[Any], scope: Callable[[], Any]) -> Body:
     """The body of an item that mutates one or more parents, as one call of the sampling strategy asks for.
 
     Args:
         session: the run.
+        number: the item's number.
         tasks: the host's ``ProposalTask`` objects.
         scope: enters the scoped view of this item's iteration.
     """
     recording = Recording()
     recording.tasks = tasks
     recording.put("tasks", tasks)
-    return recorded(_Mutation(session, tasks, recording, scope).body(), recording)
+    return recorded(_Mutation(session, number, recording, scope).body(), recording)
 
 
 def failed(error: Exception) -> Body:
@@ -46,14 +49,15 @@ def failed(error: Exception) -> Body:
 
 
 class _Mutation:
-    def __init__(self, session: Session, tasks: list[Any], recording: Recording, scope: Callable[[], Any]) -> None:
+    def __init__(self, session: Session, number: int, recording: Recording, scope: Callable[[], Any]) -> None:
         self._session = session
+        self._number = number
         self._proposer = session.proposer
-        self._tasks = tasks
+        self._tasks = recording.tasks
         self._recording = recording
         self._scope = scope
         self._chosen: list[CandidateProposal] = []
-        self._gate_cost = session.rollout_cost(sum(len(task.minibatch) for task in tasks))
+        self._gate_cost = session.rollout_cost(sum(len(task.minibatch) for task in self._tasks))
 
     def body(self) -> Body:
         evaluations = yield from self._rollout()
@@ -70,9 +74,20 @@ class _Mutation:
         if not selected:
             before, after = (sum(scores or []) for scores in _scores(proposals))
             return Outcome(Terminal.REJECTED, f"subsample score {after} not better than {before}")
-        stage, finish, kept = validation_stage(self._session, [proposal.candidate for proposal in selected])
-        self._record_selection(proposals, selected[:kept])
-        for evaluation in finish((yield stage)):
+        fresh = [proposal for proposal in selected if _content(proposal) not in self._session.taken]
+        if not fresh:
+            self._record_selection(proposals, [])
+            return Outcome(Terminal.REJECTED, REPEATED)
+        stage, finish, kept = validation_stage(self._session, [proposal.candidate for proposal in fresh])
+        self._record_selection(proposals, fresh[:kept])
+        contents = {_content(proposal) for proposal in fresh[:kept]}
+        self._session.taken |= contents
+        try:
+            results = yield stage
+        except BaseException:
+            self._session.taken -= contents
+            raise
+        for evaluation in finish(results):
             self._recording.put("validated", evaluation)
         return Outcome(Terminal.COMMITTED)
 
@@ -119,7 +134,7 @@ class _Mutation:
         )
 
     def _datasets(self, jobs: list[tuple[Any, Any, list[str]]]) -> Any:
-        adapter = self._session.engine.adapter
+        adapter = self._session.evaluator.dataset_adapter(self._number)
         results = yield Stage(
             "dataset",
             tuple(
@@ -153,6 +168,8 @@ class _Mutation:
             ),
             then=self._gate_cost + session.validation_cost,
         )
+        for reflection in reflections:
+            session.note_reflection(reflection.texts)
         self._recording.put("reflections", reflections)
         return [
             (task, evaluation, each.texts) for (task, evaluation, *_), each in zip(datasets, reflections, strict=True)
@@ -206,12 +223,14 @@ class _Mutation:
         return list(unique.values())
 
     def _record_selection(self, proposals: list[CandidateProposal], taken: list[CandidateProposal]) -> None:
-        """Positions of what the strategy chose, repetitions included: validated, and not to be paid for."""
+        """Positions of what the strategy chose: what is validated, repetitions included, and why the rest is not."""
         contents = {_content(proposal) for proposal in taken}
         positions = {id(proposal): position for position, proposal in enumerate(proposals)}
-        for step, validated in (("selected", True), ("unpaid", False)):
-            chosen = [positions[id(each)] for each in self._chosen if (_content(each) in contents) is validated]
-            self._recording.put(step, chosen)
+        selected = [positions[id(each)] for each in self._chosen if _content(each) in contents]
+        left = [each for each in self._chosen if _content(each) not in contents]
+        reasons = {positions[id(each)]: REPEATED if _content(each) in self._session.taken else UNPAID for each in left}
+        self._recording.put("selected", selected)
+        self._recording.put("left out", reasons)
 
 
 class _Once:

@@ -123,7 +123,10 @@ class _Lockstep:
         if self._state is None:
             self._state = state
             self._driver.scheduler.ledger.spent = state.total_num_evals  # more than the seed's, if a run is resumed
+        first = self._driver.pool.version == 0
         self.end_item()
+        if first:
+            self._driver.policies.run_started(self._driver.snapshot())
         return bool(type(self._host)._should_stop(self._host, state))
 
     def end_item(self, terminal: Terminal | None = None, reason: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 
@@ -34,6 +34,11 @@ class EndOfRecording(BaseException):
     def __init__(self, cause: BaseException | None) -> None:
         self.cause = cause
         super().__init__(cause)
+
+    def reraise(self) -> NoReturn:
+        """Raise the cause as it was raised, with its own cause."""
+        error = self.cause or self
+        raise error from error.__cause__
 
 
 class Recording:

@@ -27,8 +27,16 @@ class Reflection:
         self.lines.append(message)
 
 
+def may_run_at_once(proposer: Any) -> bool:
+    """Whether the host itself would run several reflections at once: its own reflection, on a model that batches.
+
+    A function of the user's is called one at a time, as the host does.
+    """
+    return is_stateless(proposer) and hasattr(proposer._reflection_lm.lm, "batch_complete")
+
+
 def is_stateless(proposer: Any) -> bool:
-    """Whether the host's own stateless reflection writes the texts, which may run many times at once."""
+    """Whether the host's own stateless reflection writes the texts."""
     return (
         proposer.adapter.propose_new_texts is None
         and proposer.custom_candidate_proposer is None

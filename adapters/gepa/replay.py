@@ -42,7 +42,7 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
             if isinstance(end.cause, Discarded):
                 _tell_discarded(host, recording, state, end.cause)
                 return []
-            raise (end.cause or end) from None
+            end.reraise()
 
     stand_in = overlay(
         host,
@@ -125,10 +125,7 @@ class SelectionStandIn:
         verdicts = recording.take("verdicts")
         self._verdicts = {id(proposal): verdict for proposal, verdict in zip(proposals, verdicts, strict=True)}
         selected = [proposals[position] for position in recording.take("selected")]
-        self._reasons = {
-            id(proposals[position]): "Discarded: the budget cannot pay for its validation"
-            for position in recording.take("unpaid")
-        }
+        self._reasons = {id(proposals[position]): why for position, why in recording.take("left out").items()}
         if selected and not recording.has("validated") and isinstance(recording.end, Discarded):
             self._session.settle()
             self._reasons.update((id(proposal), f"Discarded: {recording.end}") for proposal in selected)

@@ -11,12 +11,12 @@ from flashevolve_plugins._model import Limits, Terminal
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls, require_budget
 from flashevolve_plugins.adapters.gepa.console import quiet_console
-from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
+from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for, logger
 from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, TASK
 from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
-from flashevolve_plugins.adapters.gepa.reflection import is_stateless
+from flashevolve_plugins.adapters.gepa.reflection import may_run_at_once
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
 
@@ -55,13 +55,12 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
     if flash.lockstep:
         return run_in_lockstep(engine, host_run, flash, evaluator)
     budget = require_budget(engine)
-    evaluator.expect(budget.seed)
     slots = flash.max_concurrency or evaluator.slots
     limits = Limits(
         slots={
             TASK: 1 if evaluator.granularity == "serial" else slots,
             REFLECTION: _reflection_slots(engine, flash, evaluator, slots),
-            LOCAL: 1,
+            LOCAL: slots if evaluator.concurrent_datasets else 1,
         },
         stages=STAGES,
         entry=TASK,
@@ -81,8 +80,17 @@ def _reflection_slots(engine: Any, flash: Flash, evaluator: Evaluator, slots: in
     """Reflection calls at once: what the user says, else many only where the host's reflection is known to allow it."""
     if flash.reflection_concurrency is not None:
         return flash.reflection_concurrency
-    concurrent = evaluator.concurrent_proposals if engine.adapter.propose_new_texts is not None else False
-    return slots if concurrent or is_stateless(engine.reflective_proposer) else 1
+    if engine.adapter.propose_new_texts is not None:
+        concurrent = evaluator.concurrent_proposals
+    else:
+        concurrent = may_run_at_once(engine.reflective_proposer)
+    if not concurrent:
+        logger.warning(
+            "Reflection is called one at a time, since a function or a proposer of your own writes the texts: pass "
+            "Flash(reflection_concurrency=%s) if several threads may call it at once.",
+            slots,
+        )
+    return slots if concurrent else 1
 
 
 class _Run:
@@ -125,6 +133,7 @@ class _Run:
                 self._session.driver.stop(f"the host raised {type(error).__name__}", cancel=True)
                 if self._ended is not None:
                     self._record(failed=error)
+            self._keep_what_is_paid()
             raise
 
     def _current(self) -> Recording:
@@ -153,6 +162,7 @@ class _Run:
             session.begin(state, self._seed_item)
         if self._ended is not None:
             self._record()
+            self._save()
         if self._session.engine._stop_requested:
             session.driver.stop("the host was asked to stop")
         self._ended = session.driver.next_ended()
@@ -165,6 +175,24 @@ class _Run:
         ended, self._ended = self._ended, None
         assert ended is not None  # noqa: S101 - asked by the callers
         self._session.driver.recorded(ended, self._session.pool_entries(ended.number), failed)
+
+    def _save(self) -> None:
+        """Write the state file. The host does so at its next iteration, which may be long in coming."""
+        engine, state = self._session.engine, self._session.state
+        if engine.run_dir is not None and state.full_program_trace[-1].get("new_program_idx") is not None:
+            engine._sync_adapter_state_to_state(state)
+            state.save(engine.run_dir, use_cloudpickle=engine.use_cloudpickle)
+
+    def _keep_what_is_paid(self) -> None:
+        """The run ends early: let the host's state count what was spent on items that did not end, and save it."""
+        engine, state, ledger = self._session.engine, self._session.state, self._session.driver.scheduler.ledger
+        if state is None:
+            return
+        state.total_num_evals = max(state.total_num_evals, ledger.spent)
+        if engine.run_dir is not None:
+            with suppress(Exception):  # the host's own error is being raised
+                engine._sync_adapter_state_to_state(state)
+                state.save(engine.run_dir, use_cloudpickle=engine.use_cloudpickle)
 
     def _settle(self) -> None:
         """Let the host count the metric calls of stages that did not finish: nothing of the item is told after this."""
@@ -179,4 +207,4 @@ class _Run:
             return [self._current().take("validated") for _ in programs]
         except EndOfRecording as end:
             self._settle()
-            raise (end.cause or end) from None
+            end.reraise()

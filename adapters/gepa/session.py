@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
+from flashevolve_plugins._errors import BackendError
 from flashevolve_plugins._model import Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import PoolEntry
     from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
+
+
+ALARM_AFTER = 10  # reflections, the first ones
 
 
 class Session:
@@ -46,6 +50,9 @@ class Session:
         self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
         self.merges = Merges(self)
         self.state: Any = None
+        #: What is in the pool or being validated, as sorted (component, text) pairs.
+        self.taken: set[tuple[tuple[str, str], ...]] = set()
+        self._failed_reflections: int | None = 0
         #: Lets the host count what an item spent and its recording does not tell. Set by the run.
         self.settle: Callable[[], None] = lambda: None
         self._offered = 0
@@ -73,7 +80,6 @@ class Session:
 
     def source(self, number: int) -> Body | None:
         """The next item's body, or ``None`` when a stopper says so. Asks the stoppers once."""
-        del number
         iteration = self._first_iteration + self._offered
         with self.scope(iteration - 1):
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
@@ -89,7 +95,7 @@ class Session:
                 )
         except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
             return failed(error)
-        return mutation(self, tasks, partial(self.scope, iteration))
+        return mutation(self, number, tasks, partial(self.scope, iteration))
 
     def scope(self, iteration: int) -> AbstractContextManager[None]:
         """The scoped view of an iteration, with the metric calls spent or promised so far."""
@@ -98,7 +104,25 @@ class Session:
 
     def pool_entries(self, item: int | None) -> list[PoolEntry]:
         """What the host's pool holds and ours does not yet."""
-        return new_entries(self.engine, self.state, self.driver.pool.version, item)
+        entries = new_entries(self.engine, self.state, self.driver.pool.version, item)
+        self.taken.update(tuple(sorted(entry.artifact.items())) for entry in entries)
+        return entries
+
+    def note_reflection(self, result: Any) -> None:
+        """Notice reflections that all fail: nothing would ever be proposed.
+
+        Raises:
+            BackendError: the first 10 reflections failed.
+        """
+        if not isinstance(result, Exception):
+            self._failed_reflections = None
+        elif self._failed_reflections is not None:
+            self._failed_reflections += 1
+            if self._failed_reflections >= ALARM_AFTER:
+                raise BackendError(
+                    f"Every one of the first {ALARM_AFTER} reflections failed ({type(result).__name__}: {result}): "
+                    "correct the reflection model, then run again. The state is kept."
+                ) from result
 
     # -- for item bodies --------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class World:
         self.lives: dict[int, Life] = {}
         self.all_lives: list[Life] = []
         self.offering: int | None = None
-        self.offered = 0
+        self.offered = self.ended = self.committed = 0
         self.exhausted = self.stopping = self.cancelled = self.draining = False
         self.reason = ""
         self.cancel_due: list[tuple[int, int]] = []
@@ -144,7 +144,15 @@ class World:
             and all(self.waiting_on(name) <= slots for name, slots in self.slots.items())
             and (self.limits.max_items is None or len(self.lives) < self.limits.max_items)
             and not any(life.phase == "ending" for life in self.lives.values())
+            and self.offer_cost + self.expected_need() <= self.free
         )
+
+    def expected_need(self) -> int:
+        """What the items in flight still need, as far as they are expected to come to a commit."""
+        if self.limits.budget is None:
+            return 0
+        needs = sum(life.stage.then + (0 if life.admitted else life.stage.cost) for life in self.lives.values())
+        return round(needs * (self.committed + 1) / (self.ended + 2))
 
     # -- events in, instructions out --------------------------------------------------------------------------------
 
@@ -248,6 +256,8 @@ class World:
             assert end == life.end
         life.phase = "ending"
         life.terminals += 1
+        self.ended += 1
+        self.committed += end[0] is Terminal.COMMITTED
 
     def _check_books(self) -> None:
         scheduler, lives = self.scheduler, self.lives.values()

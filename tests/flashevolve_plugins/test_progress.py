@@ -12,6 +12,7 @@ HALFWAY = Snapshot(
     seconds=100.0,
     slots={"task": 8, "reflection": 8, "local": 1},
     busy={"task": 7, "reflection": 2},
+    entry="task",
     ended={"committed": 3, "rejected": 9, "discarded": 4, "failed": 1, "skipped": 2, "merged": 1},
     spent=250,
     reserved=40,
@@ -29,11 +30,11 @@ class Terminal(io.StringIO):
 
 
 def at(seconds, spent=250, budget=1000):
-    return Snapshot(seconds=seconds, slots={"task": 8}, spent=spent, budget=budget)
+    return Snapshot(seconds=seconds, slots={"task": 8}, entry="task", spent=spent, budget=budget)
 
 
 def test_the_line_tells_calls_score_slots_acceptance_and_time_left():
-    line = "flash: 250/1000 calls | best 0.625 (+0.125) | 9/8 slots busy | 3 accepted of 13 | 5 min 00 s left"
+    line = "flash: 250/1000 calls | best 0.625 (+0.125) | 7/8 slots busy | 3 accepted of 13 | 5 min 00 s left"
     assert describe(HALFWAY) == line
 
 

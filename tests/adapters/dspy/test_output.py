@@ -70,7 +70,7 @@ def test_flash_logs_the_hosts_lines_iteration_after_iteration(task, lines):
         assert all("Traceback" not in text and "Exception" not in text for _, text in logged)
         best = max(program.detailed_results.val_aggregate_scores)
         assert accepted[-1].endswith(f"with score {best}.")
-    assert {text for _, text in kinds[1] - kinds[0]} <= {"Discarded be", "Discarded: t"}
+    assert {text for _, text in kinds[1] - kinds[0]} <= {"Discarded be", "Discarded: t", "Duplicate of"}
     assert {level for level, _ in kinds[1]} == {"INFO"}
 
 

@@ -84,19 +84,19 @@ def test_a_custom_proposer_runs_one_at_a_time_unless_the_user_says_otherwise(ask
     consistent(task, program, 200)
 
 
-def test_feedback_is_asked_for_one_item_at_a_time(task):
-    crowd = Crowd(1, after="rollout")
+def test_feedback_is_asked_for_several_items_at_once(task):
+    crowd = Crowd(2, after="rollout")
     task.on_metric = lambda gold, pred, name: name is not None and crowd()
     task.compile(Flash(progress=False, staleness="full", plugins=[crowd]), num_threads=8, max_metric_calls=150)
     assert crowd.go.is_set()
-    assert crowd.most == 1
+    assert crowd.most >= 2
 
 
 def test_a_reflection_that_fails_is_tried_once_more_and_then_given_up(task, consistent):
     failures = []
 
     def fail(system, user):
-        if not task.reflections[20:]:
+        if not task.reflections[10:]:
             failures.append(user)
             raise RuntimeError("the reflection server hiccups")
 
@@ -104,5 +104,5 @@ def test_a_reflection_that_fails_is_tried_once_more_and_then_given_up(task, cons
     flash = Flash(progress=False, staleness="full")
     program = task.compile(flash, max_metric_calls=150)
     consistent(task, program, 150)
-    assert len(failures) == 20
-    assert flash.last_run.ended["skipped"] >= 5
+    assert len(failures) == 10
+    assert flash.last_run.ended["skipped"] >= 2

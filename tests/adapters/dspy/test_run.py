@@ -132,7 +132,7 @@ def test_there_are_as_many_slots_as_the_host_has_threads(threads, setting, asked
     flash = Flash(progress=False, max_concurrency=asked)
     with dspy.context(num_threads=setting):
         task.compile(flash, num_threads=threads)
-    assert flash.last_run.slots == {"task": slots, "reflection": slots, "local": 1}
+    assert flash.last_run.slots == {"task": slots, "reflection": slots, "local": slots}
     assert not together.broken
 
 

@@ -27,6 +27,7 @@ else:
 
     from flashevolve_plugins import Flash
     from flashevolve_plugins._driver import Driver
+    from flashevolve_plugins._inline import InlineDriver
     from flashevolve_plugins._local import LocalDriver
     from flashevolve_plugins._virtual import VirtualDriver
 
@@ -254,7 +255,7 @@ class Dispatch:
             return begin(driver, item, index, stage)
 
         monkeypatch.setattr(Driver, "_begin_sample", begin_sample)
-        for kind in (LocalDriver, VirtualDriver):
+        for kind in (LocalDriver, VirtualDriver, InlineDriver):
             start = kind._start
             monkeypatch.setattr(
                 kind,
@@ -463,6 +464,12 @@ class Kit(SimpleNamespace):
         return gepa.optimize(**arguments)
 
     def flash(self, **settings):
+        """Virtual time and many reflections at once, unless said otherwise."""
+        if settings.get("lockstep"):  # takes none of these
+            for name in ("max_concurrency", "reflection_concurrency", "max_items", "max_staleness", "evaluate"):
+                settings.pop(name, None)
+        else:
+            settings = {"reflection_concurrency": 8, **settings}
         return Flash(**{"progress": False, "clock": "virtual", **settings})
 
 

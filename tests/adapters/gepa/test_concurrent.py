@@ -131,7 +131,8 @@ def test_a_proposer_that_may_not_be_re_entrant_runs_one_at_a_time(kit, options):
     adapter.propose_new_texts = options.pop("own", None)
     if adapter.propose_new_texts is not None:
         options["reflection_lm"] = None
-    run = kit.run(local(kit, max_concurrency=20), adapter=adapter, **options)
+    flash = local(kit, max_concurrency=20, reflection_concurrency=None)
+    run = kit.run(flash, adapter=adapter, **options)
     assert run.last.slots["reflection"] == 1
     kit.check(run, 150)
 

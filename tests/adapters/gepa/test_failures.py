@@ -12,6 +12,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import AllImprovements
 from gepa.utils import MaxCandidateProposalsStopper
 
+from flashevolve_plugins._inline import InlineDriver
 from flashevolve_plugins._local import LocalDriver
 from flashevolve_plugins._virtual import VirtualDriver
 
@@ -310,7 +311,7 @@ def test_an_interrupt_inside_an_evaluation_ends_the_run(kit, clock, at):
 @CLOCKS
 @pytest.mark.parametrize("at", [0, 2], ids=["seed", "later"])
 def test_an_interrupt_of_the_loop_ends_the_run(kit, monkeypatch, clock, lockstep, at):
-    kind = {"virtual": VirtualDriver, "local": LocalDriver}[clock]
+    kind = {"virtual": VirtualDriver, "local": InlineDriver if lockstep else LocalDriver}[clock]
     wait, calls = kind._wait, []
 
     def interrupted(driver):

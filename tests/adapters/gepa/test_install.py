@@ -266,7 +266,7 @@ class Quiet:
     def log(self, message):
         pass
 
-with Flash(progress=False):
+with Flash(progress=False, reflection_concurrency=8):
     result = optimize({{"a": "x"}}, list(range(5)), list(range(5)), Adapter(), max_metric_calls=40, logger=Quiet(),
                       reflection_lm=lambda prompt: "```" + "y" * 30 + "```")
 print(sorted(Adapter.names), len(result.candidates) > 1)

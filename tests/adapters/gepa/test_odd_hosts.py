@@ -7,6 +7,8 @@ import pytest
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
+from flashevolve_plugins import BackendError
+
 MERGES = {"use_merge": True, "max_merge_invocations": 20}
 
 
@@ -50,12 +52,47 @@ class Halves(FullEvaluationPolicy):
 
 
 def test_a_validation_policy_of_one_s_own_is_asked(kit):
-    run = kit.run(kit.flash(max_concurrency=20), val_evaluation_policy=Halves(), calls=400)
-    kit.check_serial_history(run, threading.get_ident())
-    assert run.state.is_consistent()
-    assert run.result.total_metric_calls == run.adapter.calls <= 400
-    sets = {tuple(scores) for scores in run.result.val_subscores[1:]}
+    sets = set()
+    for seed in range(6):
+        run = kit.run(kit.flash(max_concurrency=20), seed=seed, val_evaluation_policy=Halves(), calls=200)
+        kit.check_serial_history(run, threading.get_ident())
+        assert run.state.is_consistent()
+        assert run.result.total_metric_calls == run.adapter.calls <= 200
+        sets |= {tuple(scores) for scores in run.result.val_subscores[1:]}
     assert sets == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
+
+
+def test_a_reflection_function_of_one_s_own_is_called_one_at_a_time_and_the_user_is_told(kit, caplog):
+    run = kit.run(kit.flash(max_concurrency=20, reflection_concurrency=None))
+    assert run.last.slots["reflection"] == 1
+    (message,) = caplog.messages
+    assert "Flash(reflection_concurrency=20)" in message
+
+
+class Stuck:
+    """A reflection model that has one idea."""
+
+    def __call__(self, prompt):
+        return "```ant bee cat```"
+
+
+def test_a_text_is_validated_once_however_often_it_is_proposed(kit):
+    run = kit.run(kit.flash(max_concurrency=20, staleness="full"), reflection=Stuck(), calls=300)
+    kit.check_serial_history(run, threading.get_ident())
+    texts = [tuple(each.items()) for each in run.result.candidates]
+    assert len(texts) == len(set(texts)) == 2
+    reasons = {each["reason"] for each in run.callbacks.named("on_candidate_rejected")}
+    assert any(reason.startswith("Duplicate of a candidate") for reason in reasons)
+
+
+def test_reflections_that_all_fail_end_the_run_in_one_sentence(kit):
+    def fail(prompt):
+        raise ConnectionError("refused")
+
+    run = kit.run(kit.flash(max_concurrency=20), reflection=fail, catch=True)
+    assert type(run.error) is BackendError
+    assert "first 10 reflections failed (ConnectionError: refused)" in str(run.error)
+    assert run.adapter.calls < 150
 
 
 def counting(kit, per_example):
