@@ -7,6 +7,8 @@ import sys
 import pytest
 from gepa.core.state import GEPAState
 
+from flashevolve_plugins.hooks import hookimpl
+
 LOAD = """
 import sys
 sys.modules["flashevolve_plugins"] = None  # an import of it fails
@@ -115,3 +117,26 @@ def test_a_run_that_failed_goes_on_from_its_last_saved_state(kit, tmp_path):
     assert after.result.candidates[: len(saved.program_candidates)] == saved.program_candidates
     assert after.state.is_consistent()
     assert after.result.total_metric_calls <= 300
+
+
+def test_a_candidate_that_was_paid_for_is_on_disk_before_the_next_sample_starts(kit, tmp_path):
+    class Entries:
+        def __init__(self):
+            self.version = 0
+
+        @hookimpl
+        def flashevolve_pool_updated(self, entry):
+            self.version = entry.version
+
+    entries, seen = Entries(), []
+
+    class Looking(kit.Words):
+        def evaluate(self, batch, candidate, *, capture_traces=False):
+            if entries.version > 1:
+                seen.append((entries.version, len(GEPAState.load(str(tmp_path)).program_candidates)))
+            return super().evaluate(batch, candidate, capture_traces=capture_traces)
+
+    flash = kit.flash(max_concurrency=4, plugins=[entries])
+    kit.run(flash, adapter=Looking(), run_dir=str(tmp_path), calls=200)
+    assert len({version for version, _ in seen}) > 1
+    assert all(on_disk == version for version, on_disk in seen)
