@@ -29,16 +29,15 @@ def main():
     settings = ServerSettings(landscape=landscape, latency=LatencyModel(time_scale=0.01))
     with SimulatedServer(settings) as server:
         lm = dspy.LM("openai/simulated", api_base=server.base_url, api_key="none", cache=False)
-        flash = Flash()
         optimizer = dspy.GEPA(
-            metric=metric, max_metric_calls=400, reflection_lm=lm, num_threads=16, track_stats=True, executor=flash
+            metric=metric, max_metric_calls=400, reflection_lm=lm, num_threads=16, track_stats=True, executor=Flash()
         )
         program = dspy.Predict(dspy.Signature("question -> answer", "Answer the question."))
         with dspy.context(lm=lm):
             best = optimizer.compile(program, trainset=examples("train", 60), valset=examples("val", 40))
     scores = best.detailed_results.val_aggregate_scores
     print(f"{len(scores)} candidates, validation score {scores[0]:.3f} -> {max(scores):.3f}")
-    print(f"{flash.last_run.spent} metric calls, {flash.last_run.proposals} proposals")
+    print(f"{best.detailed_results.total_metric_calls} metric calls")
 
 
 if __name__ == "__main__":

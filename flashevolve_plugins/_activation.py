@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_plugins._errors import UnknownNameError
+from flashevolve_plugins._errors import UnknownNameError, UsageError
 from flashevolve_plugins._post_import import watch
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def resolve(executor: Any) -> Flash | None:
         return executor
     if executor == "flash":
         return Flash()
+    if executor is Flash:
+        raise UsageError("executor=Flash is the class: write executor=Flash().")
     raise UnknownNameError("executor", executor, ["flash"])
 
 

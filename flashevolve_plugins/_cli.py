@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         " simulate-server: the simulated LLM server",
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own arguments")
+    if not arguments:
+        parser.print_help()
+        return 0
     chosen = parser.parse_args(arguments)
     try:
         return commands[chosen.command](chosen.arguments)
@@ -57,6 +60,8 @@ def _run(arguments: list[str]) -> int:
     parser.add_argument("--max-staleness", type=int, metavar="N", help="pool versions an item may lag behind")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's number of threads)")
     parser.add_argument("--reflection-concurrency", type=int, metavar="N", help="reflection calls at once")
+    parser.add_argument("--max-items", type=int, metavar="N", help="proposals in flight at most")
+    parser.add_argument("--no-connection-check", action="store_true", help="do not try the models' servers first")
     parser.add_argument("--lockstep", action="store_true", help="run exactly as the host does, through the executor")
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
@@ -69,6 +74,8 @@ def _run(arguments: list[str]) -> int:
         reflection_concurrency=options.reflection_concurrency,
         staleness=options.staleness,
         max_staleness=options.max_staleness,
+        max_items=options.max_items,
+        check_connection=not options.no_connection_check,
         lockstep=options.lockstep,
     )
     kept_arguments, kept_path = sys.argv, sys.path[:]

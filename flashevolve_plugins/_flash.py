@@ -94,6 +94,8 @@ class Flash:
         policy = self.staleness
         if isinstance(policy, str):
             policy = make_policy(policy, PolicySettings(self.max_staleness))
+        elif isinstance(policy, type):
+            raise UsageError(f"staleness={policy.__name__} is a class: write staleness={policy.__name__}().")
         elif not isinstance(policy, StalenessPolicy):
             raise UsageError(
                 f"staleness={policy!r} must be a policy's name or a StalenessPolicy: "

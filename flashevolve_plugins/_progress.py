@@ -17,16 +17,18 @@ QUIET_SECONDS = 30.0  # between two lines where there is no terminal
 _hookimpl = pluggy.HookimplMarker("flashevolve")
 
 
-def describe(snapshot: Snapshot) -> str:
-    """A run in one line: calls of budget, best score and gain, busy slots, accepted, time left."""
+def describe(snapshot: Snapshot, *, left: bool = True) -> str:
+    """A run in one line: calls of budget, best score and gain, busy slots, accepted, time left unless it has ended."""
     parts = [f"{snapshot.spent} calls" if snapshot.budget is None else f"{snapshot.spent}/{snapshot.budget} calls"]
     if snapshot.best_score is not None and snapshot.seed_score is not None:
         parts.append(f"best {snapshot.best_score:.3f} ({snapshot.best_score - snapshot.seed_score:+.3f})")
     parts.append(f"{snapshot.busy.get(snapshot.entry, 0)}/{snapshot.slots.get(snapshot.entry, 0)} slots busy")
-    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}")
-    if snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
-        left = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
-        parts.append(f"{_duration(left)} left")
+    discarded = snapshot.ended.get("discarded", 0)
+    stale = f" (+{discarded} discarded)" if discarded else ""
+    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{stale}")
+    if left and snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
+        seconds = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
+        parts.append(f"{_duration(seconds)} left")
     return "flash: " + " | ".join(parts)
 
 
@@ -57,7 +59,7 @@ class ProgressLine:
     @_hookimpl
     def flashevolve_run_finished(self, snapshot: Snapshot) -> None:
         """Leave the last line standing."""
-        line = f"{describe(snapshot)} | done in {_duration(snapshot.seconds)}"
+        line = f"{describe(snapshot, left=False)} | ended after {_duration(snapshot.seconds)}"
         if self._on_terminal():
             self._draw(line, whole=True)
         else:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flashevolve_plugins import Flash, UnknownNameError, _activation
+from flashevolve_plugins import Flash, UnknownNameError, UsageError, _activation
 from flashevolve_plugins._activation import NOT_GIVEN, current, process_default, resolve, using
 
 HEAVY = ("dspy", "gepa", "pluggy", "anyio", "rich", "asyncio", "litellm", "numpy")
@@ -133,10 +133,15 @@ def test_resolve_takes_none_flash_and_a_flash():
     assert resolve("flash") is not resolve("flash")
 
 
-@pytest.mark.parametrize("executor", ["Flash", "ray", "", 1, Flash, True])
+@pytest.mark.parametrize("executor", ["Flash", "ray", "", 1, True])
 def test_resolve_refuses_the_rest_and_says_what_it_knows(executor):
     with pytest.raises(UnknownNameError, match="Unknown executor .*: known are 'flash'"):
         resolve(executor)
+
+
+def test_the_class_in_place_of_an_object_is_told():
+    with pytest.raises(UsageError, match=r"write executor=Flash\(\)"):
+        resolve(Flash)
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])

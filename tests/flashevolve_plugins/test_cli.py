@@ -153,7 +153,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, capsys):
     ("arguments", "word"),
     [
         (["fly"], "'fly'"),
-        ([], "command"),
         (["run"], "script"),
         (["run", "--max-concurrency", "many", "script.py"], "'many'"),
         (["run", "--speed", "9", "script.py"], "--speed"),
@@ -254,3 +253,8 @@ from flashevolve_plugins._activation import current
 threading.Thread(target=lambda: print(type(current()).__name__)).start()
 """
     assert command("run", script(source)).stdout == f"{Flash.__name__}\n"
+
+
+def test_without_a_command_it_prints_its_help(capsys):
+    assert main([]) == 0
+    assert "simulate-server" in capsys.readouterr().out

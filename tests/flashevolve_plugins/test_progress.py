@@ -34,7 +34,10 @@ def at(seconds, spent=250, budget=1000):
 
 
 def test_the_line_tells_calls_score_slots_acceptance_and_time_left():
-    line = "flash: 250/1000 calls | best 0.625 (+0.125) | 7/8 slots busy | 3 accepted of 13 | 5 min 00 s left"
+    line = (
+        "flash: 250/1000 calls | best 0.625 (+0.125) | 7/8 slots busy | 3 accepted of 13 (+4 discarded)"
+        " | 5 min 00 s left"
+    )
     assert describe(HALFWAY) == line
 
 
@@ -70,7 +73,7 @@ def test_without_a_terminal_a_line_every_thirty_seconds_and_one_at_the_end(capsy
     assert lines.out == ""
     assert lines.err.splitlines() == [describe(at(seconds)) for seconds in (30, 60, 90)]
     line.flashevolve_run_finished(at(95, 1000))
-    assert capsys.readouterr().err == f"{describe(at(95, 1000))} | done in 1 min 35 s\n"
+    assert capsys.readouterr().err == f"{describe(at(95, 1000), left=False)} | ended after 1 min 35 s\n"
 
 
 def test_a_quiet_minute_is_not_caught_up_with(capsys):
@@ -103,7 +106,7 @@ def test_on_a_terminal_one_line_is_redrawn_and_the_last_one_stays(terminal):
     line.flashevolve_run_finished(at(2, 1000))
     text = terminal.getvalue()
     assert text.count("\n") == 1  # one line in all
-    assert text.index("250/1000") < text.index("500/1000") < text.index("1000/1000") < text.index("done in 2 s")
+    assert text.index("250/1000") < text.index("500/1000") < text.index("1000/1000") < text.index("ended after 2 s")
     assert "\x1b[2K" in text  # each is drawn over the one before
     assert (sys.stdout, sys.stderr) == (out, terminal)
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
@@ -119,10 +122,10 @@ def test_a_line_wider_than_the_terminal_is_cut_but_the_last_one_is_not(terminal)
     line.flashevolve_run_finished(HALFWAY)
     last = terminal.getvalue()[drawn:]
     assert "…" not in last
-    assert "done in 1 min 40 s" in " ".join(last.split())
+    assert "ended after 1 min 40 s" in " ".join(last.split())
 
 
 def test_a_run_that_ends_before_its_first_snapshot_still_leaves_its_line(terminal):
     terminal = terminal()
     ProgressLine().flashevolve_run_finished(at(0.1))
-    assert "done in 0 s" in terminal.getvalue()
+    assert "ended after 0 s" in terminal.getvalue()

@@ -18,7 +18,7 @@ def test_a_run_prints_one_line_and_nothing_on_standard_output(task, capfd):
     assert said.out == ""
     (line,) = said.err.splitlines()
     pattern = (
-        r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ \|.*done in \d s"
+        r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ .*ended after \d s"
     )
     assert re.fullmatch(pattern, line)
 
@@ -85,7 +85,7 @@ def test_a_run_that_succeeds_leaves_the_terminal_as_it_was(task, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     task.compile(Flash())
     assert (sys.stdout, sys.stderr) == (out, terminal)
-    assert "done in" in terminal.getvalue()
+    assert "ended after" in terminal.getvalue()
 
 
 def test_a_run_that_fails_leaves_the_terminal_as_it_was(task, monkeypatch):
