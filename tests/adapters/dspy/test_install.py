@@ -75,7 +75,7 @@ def test_the_constructor_still_checks_as_before():
         dspy.GEPA(**SETTINGS, executor="flash", nonsense=1)
 
 
-@pytest.mark.parametrize("executor", ["ray", 3, Flash, "Flash"])
+@pytest.mark.parametrize("executor", ["ray", 3, "Flash"])
 def test_an_unknown_executor_is_refused_by_the_constructor(executor):
     with pytest.raises(UnknownNameError, match="Unknown executor .*: known are 'flash'"):
         dspy.GEPA(**SETTINGS, executor=executor)
