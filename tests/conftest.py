@@ -1,5 +1,6 @@
 """What every test gets: no leaked threads, reproducible property-based tests, and the path of the source."""
 
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,9 @@ else:
     # The same examples in every run, and no failure because a machine was busy.
     hypothesis.settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
     hypothesis.settings.load_profile("reproducible")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; tests send it to themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUR_PREFIX = "flashevolve"
 JOIN_SECONDS = 5.0
