@@ -16,7 +16,7 @@ from flashevolve_plugins._model import Limits, Terminal, Verdict
 from flashevolve_plugins._queues import StageQueues, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from flashevolve_plugins._model import Stage
 
@@ -386,9 +386,3 @@ class Scheduler:
     def may_offer(self) -> bool:
         """Whether a new item would be asked for if a slot were idle."""
         return not self._exhausted and self._stopping is None and self.ledger.affords(self.offer_cost)
-
-    # -- for views --------------------------------------------------------------------------------------------------
-
-    def in_flight(self) -> Iterator[Item]:
-        """The items under way, oldest first."""
-        return iter(self.items.values())

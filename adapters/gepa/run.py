@@ -53,7 +53,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
     if flash.check_connection:
         require_connections(evaluator.urls)
     if flash.lockstep:
-        return run_in_lockstep(engine, host_run, flash, evaluator)
+        return run_in_lockstep(engine, host_run, flash)
     budget = require_budget(engine)
     slots = flash.max_concurrency or evaluator.slots
     limits = Limits(
