@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashevolve_plugins._activation import process_default
+from flashevolve_plugins._activation import DISABLE_VARIABLE, disabled, process_default
 from flashevolve_plugins._errors import FlashEvolveError, HostError, UsageError
 from flashevolve_plugins._flash import Flash
 
@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         " simulate-server: the simulated LLM server",
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own arguments")
+    parser.add_argument("--version", action="version", version=f"flashevolve {_version()}")
     if not arguments:
         parser.print_help()
         return 0
@@ -109,6 +110,8 @@ def _plugins(arguments: list[str]) -> int:
         hosts.add_row(adapter.package, source, adapter.supported, _host_status(adapter.package, adapter.extra))
     console = Console(markup=False, emoji=False)  # the cells are plain text: an extra stands in brackets
     console.print(plugins, policies, hosts, sep="\n")
+    if disabled():
+        console.print(f"{DISABLE_VARIABLE} is set: every run uses its host's own loop.")
     return 0
 
 
@@ -135,6 +138,12 @@ def _simulate_server(arguments: list[str]) -> int:
     from flashevolve_plugins.benchmarks.server.command import main as serve  # noqa: PLC0415 - needs the extra
 
     return serve(arguments)
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - slow to import
+
+    return version("flashevolve-plugins")
 
 
 def _require(package: str, extra: str) -> None:

@@ -203,6 +203,10 @@ class Driver(ABC):
         """Change a limit while the run goes on."""
         self._feed(event)
 
+    def count_feedback_calls(self, calls: int) -> None:
+        """Reflective datasets made this many further metric calls, which no budget counts."""
+        self._meter.feedback_calls += calls
+
     def snapshot(self) -> Snapshot:
         """The run's statistics now."""
         return self._meter.snapshot(self.now(), self.scheduler)

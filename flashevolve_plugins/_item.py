@@ -27,7 +27,7 @@ _MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
     State.RUNNING: frozenset({State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
     State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.DRAINING, State.DECIDING, State.ENDING}),
-    State.DRAINING: frozenset({State.DECIDING, State.ENDING}),
+    State.DRAINING: frozenset({State.ENDING}),
     State.DECIDING: frozenset({State.WAITING, State.ENDING}),
     State.ENDING: frozenset({State.ENDED}),
     State.ENDED: frozenset(),

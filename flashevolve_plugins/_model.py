@@ -138,14 +138,14 @@ class ItemView:
         version: the pool version it was born at.
         staleness: the pool's version now, less ``version``.
         stage: the stage it is about to go on with.
-        stories: its moves so far, oldest first.
+        story: its moves so far, oldest first.
     """
 
     number: int
     version: int
     staleness: int
     stage: str
-    stories: tuple[str, ...] = ()
+    story: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ _hookimpl = pluggy.HookimplMarker("flashevolve")
 def describe(snapshot: Snapshot, *, left: bool = True) -> str:
     """A run in one line: calls of budget, best score and gain, busy slots, accepted, time left unless it has ended."""
     parts = [f"{snapshot.spent} calls" if snapshot.budget is None else f"{snapshot.spent}/{snapshot.budget} calls"]
+    if snapshot.feedback_calls:
+        parts[0] += f" (+{snapshot.feedback_calls} for feedback)"
     if snapshot.best_score is not None and snapshot.seed_score is not None:
         parts.append(f"best {snapshot.best_score:.3f} ({snapshot.best_score - snapshot.seed_score:+.3f})")
     parts.append(f"{snapshot.busy.get(snapshot.entry, 0)}/{snapshot.slots.get(snapshot.entry, 0)} slots busy")

@@ -34,6 +34,7 @@ class Snapshot:
         version: the pool's version.
         spent: metric calls settled.
         reserved: metric calls reserved.
+        feedback_calls: metric calls that reflective datasets made. The host makes them too, and its budget counts none.
         budget: metric calls in all, or ``None``.
         seed_score: the seed's validation score, or ``None`` before it is known.
         best_score: the best validation score, or ``None`` before the seed's is known.
@@ -56,6 +57,7 @@ class Snapshot:
     version: int = 0
     spent: int = 0
     reserved: int = 0
+    feedback_calls: int = 0
     budget: int | None = None
     seed_score: float | None = None
     best_score: float | None = None
@@ -92,6 +94,7 @@ class Meter:
         self._samples: Counter[str] = Counter()
         self._sample_seconds: dict[str, float] = {}
         self._staleness: Counter[int] = Counter()
+        self.feedback_calls = 0
         self.seed_score: float | None = None
         self.best_score: float | None = None
 
@@ -165,6 +168,7 @@ class Meter:
             version=scheduler.version,
             spent=scheduler.ledger.spent,
             reserved=scheduler.ledger.reserved,
+            feedback_calls=self.feedback_calls,
             budget=scheduler.ledger.limit,
             seed_score=self.seed_score,
             best_score=self.best_score,

@@ -66,6 +66,9 @@ class Installed:
         self.policies = PolicyRegistry()
         self.adapters = AdapterRegistry()
         self.plugins = [self._load(point, blocked) for point in found]
+        for name in sorted(blocked - {each.name for each in self.plugins}):
+            known = ", ".join(each.name for each in self.plugins)
+            warnings.warn(f"{BLOCK_VARIABLE} names {name!r}, which is no installed plugin ({known}).", stacklevel=3)
 
     def _load(self, point: EntryPoint, blocked: frozenset[str]) -> InstalledPlugin:
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"

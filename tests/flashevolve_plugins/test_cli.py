@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -186,6 +187,21 @@ def test_plugins_lists_plugins_policies_and_hosts(capsys, monkeypatch):
     assert by_name["policies"][2].startswith("flashevolve-plugins ")
     assert by_name["full"] == ["full", "policies", 'Flash(staleness="full")']
     assert by_name["guarded"][1:] == ["policies", 'Flash(staleness="guarded")']
+
+
+def test_plugins_says_so_when_the_environment_turns_flash_off(capsys, monkeypatch):
+    sentence = "FLASHEVOLVE_DISABLE is set: every run uses its host's own loop."
+    assert main(["plugins"]) == 0
+    assert sentence not in capsys.readouterr().out
+    monkeypatch.setenv("FLASHEVOLVE_DISABLE", "1")
+    assert main(["plugins"]) == 0
+    assert sentence in capsys.readouterr().out
+
+
+def test_the_version_is_the_installed_one(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"flashevolve {version('flashevolve-plugins')}\n"
 
 
 @pytest.mark.parametrize("host", ["gepa", "dspy"])

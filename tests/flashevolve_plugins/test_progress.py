@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,11 @@ HALFWAY = Snapshot(
     seed_score=0.5,
     best_score=0.625,
 )
+
+
+def test_the_line_tells_the_calls_of_reflective_datasets_beside_the_budget():
+    assert "| 7/8" in describe(HALFWAY)
+    assert describe(replace(HALFWAY, feedback_calls=72)).startswith("flash: 250/1000 calls (+72 for feedback) | best")
 
 
 class Terminal(io.StringIO):

@@ -87,7 +87,9 @@ def test_a_blocked_plugin_is_not_even_imported(entry_point):
 
 def test_the_environment_blocks_by_name(fresh):
     fresh.setenv(BLOCK_VARIABLE, " dspy, gepa,nobody ,")
-    statuses = {each.name: each.status for each in installed().plugins}
+    with pytest.warns(UserWarning, match="FLASHEVOLVE_BLOCK names 'nobody', which is no installed plugin") as caught:
+        statuses = {each.name: each.status for each in installed().plugins}
+    assert len(caught) == 1
     assert statuses | {"dspy": "blocked", "gepa": "blocked", "policies": "active"} == statuses
     assert installed().adapters.get("dspy") is None
 
