@@ -28,18 +28,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 after one sentence on standard error.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    commands = {"run": _run, "plugins": _plugins, "demo": _demo, "simulate-server": _simulate_server}
+    commands = {
+        "run": (_run, "run a script with flash"),
+        "plugins": (_plugins, "what is installed"),
+        "demo": (_demo, "dspy.GEPA with and without flash"),
+        "bench": (_bench, "rivals at equal slots and calls"),
+        "simulate-server": (_simulate_server, "the simulated LLM server"),
+    }
+    listed = "\n".join(f"  {name:<17}{what}" for name, (_, what) in commands.items())
     parser = argparse.ArgumentParser(
         prog="flashevolve",
         description="Asynchronous, versioned execution for prompt and agent optimizers.",
-        epilog="flashevolve COMMAND --help tells more.",
+        epilog=f"commands:\n{listed}\n\nflashevolve COMMAND --help tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "command",
-        choices=commands,
-        help="run: run a script with flash; plugins: what is installed; demo: dspy.GEPA with and without flash;"
-        " simulate-server: the simulated LLM server",
-    )
+    parser.add_argument("command", choices=commands, metavar="COMMAND", help="one of those below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own arguments")
     parser.add_argument("--version", action="version", version=f"flashevolve {_version()}")
     if not arguments:
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     chosen = parser.parse_args(arguments)
     try:
-        return commands[chosen.command](chosen.arguments)
+        return commands[chosen.command][0](chosen.arguments)
     except FlashEvolveError as error:
         print(f"flashevolve: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -130,6 +133,14 @@ def _demo(arguments: list[str]) -> int:
     from flashevolve_plugins.benchmarks.demo import main as demo  # noqa: PLC0415 - needs the extra
 
     return demo(arguments)
+
+
+def _bench(arguments: list[str]) -> int:
+    for package in ("dspy", "starlette", "matplotlib"):
+        _require(package, "bench")
+    from flashevolve_plugins.benchmarks.bench.command import main as bench  # noqa: PLC0415 - needs the extra
+
+    return bench(arguments)
 
 
 def _simulate_server(arguments: list[str]) -> int:

@@ -83,6 +83,8 @@ class Driver(ABC):
         self._invitation: int | None = None
         self._untold: Ended | None = None
         self._next_snapshot = 0.0
+        #: Called on the caller's thread about as often as snapshots are told, also while nothing ends.
+        self.tick: Callable[[], None] = lambda: None
         self._carry_out(self.scheduler.begin())
 
     # -- what a driver kind supplies --------------------------------------------------------------------------------
@@ -249,6 +251,7 @@ class Driver(ABC):
         now = self.now()
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_EVERY
+            self.tick()
             self.policies.snapshot(self.snapshot())
 
     def _step(self) -> None:

@@ -22,6 +22,8 @@ class State(Enum):
     ENDING = "ending"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes their names, many times per sample
+
 
 _MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
@@ -44,6 +46,7 @@ class Item:
     """
 
     __slots__ = (
+        "cost",
         "doom",
         "failed",
         "judged_version",
@@ -75,8 +78,12 @@ class Item:
 
     def _begin(self, stage: Stage) -> None:
         self.stage = stage
+        self.cost = stage.cost
         self.stage_number += 1
-        self.waiting = set(range(len(stage.samples)))
+        #: Resource name to the stage's waiting samples on it, the next one last; without resources that have none.
+        self.waiting: dict[str, list[int]] = {}
+        for index in reversed(range(len(stage.samples))):
+            self.waiting.setdefault(stage.samples[index].resource, []).append(index)
         self.running: set[int] = set()
         self.reserved = False
         self.failed = False
@@ -100,21 +107,30 @@ class Item:
         self.move(State.WAITING)
         self._begin(stage)
 
-    def start(self, index: int) -> None:
-        """Count sample ``index`` of the stage as running."""
+    def start(self, resource: str) -> int:
+        """Count the stage's next waiting sample on ``resource`` as running, and return its index."""
         if self.state is State.WAITING:
             self.move(State.RUNNING)
-        self.require(State.RUNNING)
-        self.waiting.remove(index)
+        elif self.state is not State.RUNNING:
+            self.require(State.RUNNING)
+        indices = self.waiting[resource]
+        index = indices.pop()
+        if not indices:
+            del self.waiting[resource]
         self.running.add(index)
+        return index
 
     def finish(self, index: int, spent: int) -> None:
         """Count sample ``index`` of the stage as ended."""
-        self.require(State.RUNNING, State.JUDGING, State.DRAINING)
         if index not in self.running:
             raise InvalidTransition(self.number, f"finish sample {index} of {self.stage.name} twice", self.story)
         self.running.remove(index)
         self.spent += spent
+
+    @property
+    def need(self) -> int:
+        """Metric calls that it still has to reserve to be committed."""
+        return self.stage.then if self.reserved else self.cost + self.stage.then
 
     @property
     def complete(self) -> bool:

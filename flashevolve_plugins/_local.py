@@ -6,6 +6,7 @@ import contextvars
 import queue
 import threading
 import time
+from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import Sample
 
 _End: TypeAlias = tuple[int, int, Any, "BaseException | None", float]
+_Tasks: TypeAlias = "queue.SimpleQueue[Callable[[], _End] | None]"
 
 JOIN_SECONDS = 1.0  # for a worker between two samples; one inside a sample is abandoned at once
 THREAD_NAME = "flashevolve-slot"
@@ -29,17 +31,15 @@ THREAD_NAME = "flashevolve-slot"
 class _Worker(threading.Thread):
     """Runs one sample after the other. A daemon: a call that never returns must not keep the process alive."""
 
-    def __init__(
-        self, number: int, tasks: queue.SimpleQueue[Callable[[], _End] | None], inbox: queue.SimpleQueue[_End]
-    ) -> None:
+    def __init__(self, number: int, tasks: _Tasks, inbox: queue.SimpleQueue[_End]) -> None:
         super().__init__(name=f"{THREAD_NAME}-{number}", daemon=True)
-        self._tasks = tasks
+        self.tasks = tasks
         self._inbox = inbox
         self.idle = True
 
     def run(self) -> None:
         """Take tasks until there is a ``None``."""
-        while (task := self._tasks.get()) is not None:
+        while (task := self.tasks.get()) is not None:
             self.idle = False
             end = task()
             self.idle = True
@@ -51,17 +51,20 @@ class LocalDriver(Driver):
     """Runs samples on this machine.
 
     Blocking samples run on daemon threads named ``flashevolve-slot-<n>``, each with a copy of the caller's context
-    variables as they were when the sample started. Coroutine samples run on one event-loop thread. All else, host
-    code, policies and the Scheduler, runs on the thread that calls the driver.
+    variables as they were when the sample started. Every resource has threads of its own, no more than it ever had
+    samples at once: those of a resource with one slot all run on the same thread. Coroutine samples run on one
+    event-loop thread. All else, host code, policies and the Scheduler, runs on the thread that calls the driver.
 
     Its arguments are those of :class:`Driver`.
     """
 
     def _prepare(self) -> None:
         self._inbox: queue.SimpleQueue[_End] = queue.SimpleQueue()
-        self._tasks: queue.SimpleQueue[Callable[[], _End] | None] = queue.SimpleQueue()
+        self._tasks: defaultdict[str, _Tasks] = defaultdict(queue.SimpleQueue)
         self._workers: list[_Worker] = []
-        self._on_threads = 0
+        self._crews: Counter[str] = Counter()  # resource -> its workers
+        self._on_threads: dict[tuple[int, int], str] = {}  # sample -> its resource
+        self._running: Counter[str] = Counter()  # resource -> its samples on threads
         self._portal: BlockingPortal | None = None
         self._portal_exit: AbstractContextManager[BlockingPortal] | None = None
         self._futures: dict[tuple[int, int], Future[None]] = {}
@@ -76,12 +79,15 @@ class LocalDriver(Driver):
             self._start_async(item, index, sample)
             return
         context = contextvars.copy_context()
-        self._on_threads += 1
-        if self._on_threads > len(self._workers):
-            worker = _Worker(len(self._workers) + 1, self._tasks, self._inbox)
+        tasks = self._tasks[sample.resource]
+        self._on_threads[item, index] = sample.resource
+        self._running[sample.resource] += 1
+        if self._running[sample.resource] > self._crews[sample.resource]:
+            worker = _Worker(len(self._workers) + 1, tasks, self._inbox)
             self._workers.append(worker)
+            self._crews[sample.resource] += 1
             worker.start()
-        self._tasks.put(partial(context.run, _run, item, index, sample))
+        tasks.put(partial(context.run, _run, item, index, sample))
 
     def _start_async(self, item: int, index: int, sample: Sample) -> None:
         async def run() -> None:
@@ -111,7 +117,7 @@ class LocalDriver(Driver):
             except queue.Empty:  # nothing ended: views and a pending interrupt get their turn
                 self._tell_snapshot()
         if self._futures.pop(end[:2], None) is None:
-            self._on_threads -= 1
+            self._running[self._on_threads.pop(end[:2])] -= 1
         return end
 
     def _cancel(self, item: int, index: int) -> None:
@@ -125,8 +131,8 @@ class LocalDriver(Driver):
         A worker inside a sample is left to itself and counted in :attr:`abandoned`. A coroutine is cancelled where it
         awaits; one that blocks instead is waited for.
         """
-        for _ in self._workers:
-            self._tasks.put(None)
+        for worker in self._workers:
+            worker.tasks.put(None)
         for worker in self._workers:
             if worker.is_alive():  # not if an interrupt came before it had started
                 worker.join(JOIN_SECONDS if worker.idle else 0)

@@ -50,6 +50,12 @@ class ProgressLine:
         self._next = QUIET_SECONDS
 
     @_hookimpl
+    def flashevolve_stage_started(self) -> None:
+        """Take the terminal before the first sample runs: a sample may put streams of its own in place of the two."""
+        if self._live is None and self._on_terminal():
+            self._draw("flash:")
+
+    @_hookimpl
     def flashevolve_snapshot(self, snapshot: Snapshot) -> None:
         """Draw the line."""
         if self._on_terminal():

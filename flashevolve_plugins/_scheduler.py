@@ -5,7 +5,7 @@ Owns no thread, no clock and no randomness, and calls no user code. Its laws are
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
@@ -13,7 +13,7 @@ from flashevolve_plugins._errors import InvalidTransition, UsageError
 from flashevolve_plugins._item import Item, State
 from flashevolve_plugins._ledger import Ledger
 from flashevolve_plugins._model import Limits, Terminal, Verdict
-from flashevolve_plugins._queues import StageQueues, Waiting
+from flashevolve_plugins._queues import StageQueues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,15 +38,19 @@ class Scheduler:
         self.version = version
         self.ledger = Ledger(limits.budget, spent)
         self.slots = dict(limits.slots)
-        self.busy: Counter[str] = Counter()
-        self.stage_busy: Counter[str] = Counter()
-        self.backlog: Counter[str] = Counter()
+        #: Samples that run and that wait, by resource and by stage. Plain dicts: writing to a Counter is slow.
+        self.busy = dict.fromkeys(limits.slots, 0)
+        self.backlog = dict.fromkeys(limits.slots, 0)
+        self.stage_busy = dict.fromkeys(limits.stages, 0)
+        self.stage_waiting = dict.fromkeys(limits.stages, 0)
         self.first_stage = limits.stages[0]
         self.entry = limits.entry
         self.items: dict[int, Item] = {}
         self._limits = limits
         self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
-        self._queues = {name: StageQueues(limits.stages) for name in limits.slots}
+        self._queues = {
+            name: StageQueues(limits.stages, partial(self._waits, name), self._stage_may_start) for name in limits.slots
+        }
         self.offer_cost = limits.offer_cost
         self._next = 1
         self._offering: int | None = None
@@ -56,7 +60,9 @@ class Scheduler:
         self._deciding = 0
         self._ending = 0
         self._ended = self._committed = 0
+        self._needed = 0
         self._parked: dict[int, None] = {}
+        self._parked_needs = (0, 0)  # no parked item needs less or more
         self._out: list[ev.Instruction] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ItemOffered: self._item_offered,
@@ -99,19 +105,13 @@ class Scheduler:
         """Why nothing more is offered, if a stop was requested."""
         return self._stopping
 
-    def waiting(self) -> Counter[str]:
-        """Stage name to the number of its samples that wait."""
-        counts: Counter[str] = Counter()
-        for item in self.items.values():
-            counts[item.stage.name] += len(item.waiting)
-        return counts
-
     # -- events -----------------------------------------------------------------------------------------------------
 
     def _item_offered(self, event: ev.ItemOffered) -> None:
         self._take_offering(event.item)
         item = Item(event.item, self.version, event.stage)
         self.items[item.number] = item
+        self._needed += item.need
         self._count_waiting(item, 1)
         if self._cancelled:
             self._doom(item, Terminal.CANCELLED, self._stopping or "")
@@ -124,7 +124,9 @@ class Scheduler:
 
     def _stage_ready(self, event: ev.StageReady) -> None:
         item = self._item(event.item)
+        needed = item.need
         item.deciding_to_waiting(event.stage)
+        self._needed += item.need - needed
         self._count_waiting(item, 1)
         self._deciding -= 1
         if self._cancelled:
@@ -170,6 +172,7 @@ class Scheduler:
         item = self._item(event.item)
         item.move(State.ENDED)
         self._ending -= 1
+        self._needed -= item.need
         del self.items[item.number]
 
     def _pool_updated(self, event: ev.PoolUpdated) -> None:
@@ -219,9 +222,8 @@ class Scheduler:
             self._enqueue(item)
 
     def _enqueue(self, item: Item) -> None:
-        for index in item.waiting:
-            resource = item.stage.samples[index].resource
-            self._queues[resource].push(item.stage.name, Waiting(item.number, index, item.stage_number))
+        for resource in item.waiting:
+            self._queues[resource].push(item.stage.name, item.number)
 
     def _free_slot(self, event: ev.SampleFinished | ev.SampleFailed) -> Item:
         item = self._item(event.item)
@@ -247,13 +249,15 @@ class Scheduler:
 
     def _drop_waiting(self, item: Item) -> None:
         if item.reserved:
-            self.ledger.settle(sum(item.stage.samples[index].cost for index in item.waiting), 0)
+            samples = item.stage.samples
+            self.ledger.settle(sum(samples[each].cost for indices in item.waiting.values() for each in indices), 0)
         self._count_waiting(item, -1)
         item.waiting.clear()
 
     def _count_waiting(self, item: Item, sign: int) -> None:
-        for index in item.waiting:
-            self.backlog[item.stage.samples[index].resource] += sign
+        for resource, indices in item.waiting.items():
+            self.backlog[resource] += sign * len(indices)
+            self.stage_waiting[item.stage.name] += sign * len(indices)
 
     def _doom(self, item: Item, terminal: Terminal, reason: str) -> None:
         """End an item by our own decision, at once or when what runs of it has ended."""
@@ -278,46 +282,58 @@ class Scheduler:
 
     def _settle_and_take(self) -> list[ev.Instruction]:
         if not self._deciding:
-            self._unpark()
-            if all(self._fill(resource) for resource in self._queues):
+            if self._parked:
+                self._unpark()
+            for resource in self._queues:
+                if not self._fill(resource):
+                    break
+            else:
                 self._maybe_offer()
         out, self._out = self._out, []
         return out
 
     def _unpark(self) -> None:
         """Wake the items that wait for the budget, if it can pay for them now or never will."""
-        for number in tuple(self._parked):
+        least, most = self._parked_needs
+        if not self.ledger.affords(least) and self.ledger.could_ever_afford(most):
+            return
+        parked, self._parked = self._parked, {}
+        for number in parked:
             item = self.items.get(number)
             if item is None or item.state is not State.WAITING:
-                del self._parked[number]
                 continue
-            path = item.stage.cost + item.stage.then
-            if self.ledger.affords(path) or not self.ledger.could_ever_afford(path):
-                del self._parked[number]
+            if self.ledger.affords(item.need) or not self.ledger.could_ever_afford(item.need):
                 self._enqueue(item)
+            else:
+                self._park(item)
+
+    def _park(self, item: Item) -> None:
+        least, most = self._parked_needs if self._parked else (item.need, item.need)
+        self._parked_needs = min(least, item.need), max(most, item.need)
+        self._parked[item.number] = None
 
     def _fill(self, resource: str) -> bool:
         """Give idle slots to what waits. False: stopped at a judgement, whose item has the first claim on the slot."""
         queues = self._queues[resource]
-        while self.busy[resource] < self.slots[resource]:
-            entry = queues.first(self._is_waiting, self._stage_may_start)
-            if entry is None:
+        while self.backlog[resource] and self.busy[resource] < self.slots[resource]:
+            number = queues.first()
+            if number is None:
                 return True
-            item = self.items[entry.item]
+            item = self.items[number]
             if self._permitted(item):
-                self._start(item, entry.sample)
+                self._start(item, resource)
             elif item.state is State.JUDGING:
                 return False
         return True
 
-    def _is_waiting(self, entry: Waiting) -> bool:
-        item = self.items.get(entry.item)
+    def _waits(self, resource: str, number: int, stage: str) -> bool:
+        item = self.items.get(number)
         return (
             item is not None
-            and item.stage_number == entry.stage_number
-            and entry.sample in item.waiting
-            and item.state in {State.WAITING, State.RUNNING}
-            and item.number not in self._parked
+            and resource in item.waiting
+            and item.stage.name == stage
+            and item.state in (State.WAITING, State.RUNNING)
+            and number not in self._parked
         )
 
     def _stage_may_start(self, stage: str) -> bool:
@@ -336,24 +352,25 @@ class Scheduler:
             return False
         if item.reserved:
             return True
-        path = stage.cost + stage.then
-        if self.ledger.affords(path):
-            self.ledger.reserve(stage.cost)
+        if self.ledger.affords(item.need):
+            self.ledger.reserve(item.cost)
+            self._needed -= item.cost
             item.reserved = True
             item.staleness = self.version - item.version
             return True
-        if self.ledger.could_ever_afford(path):
-            self._parked[item.number] = None
+        if self.ledger.could_ever_afford(item.need):
+            self._park(item)
         else:
             if item.stage_number == 1:  # a new item costs more than was said: the next one would end here as well
-                self.offer_cost = max(self.offer_cost, path)
+                self.offer_cost = max(self.offer_cost, item.need)
             self._doom(item, Terminal.DISCARDED, OUT_OF_BUDGET)
         return False
 
-    def _start(self, item: Item, index: int) -> None:
-        item.start(index)
-        self.backlog[item.stage.samples[index].resource] -= 1
-        self.busy[item.stage.samples[index].resource] += 1
+    def _start(self, item: Item, resource: str) -> None:
+        index = item.start(resource)
+        self.backlog[resource] -= 1
+        self.busy[resource] += 1
+        self.stage_waiting[item.stage.name] -= 1
         self.stage_busy[item.stage.name] += 1
         self._out.append(ev.StartSample(item.number, index, item.stage))
 
@@ -362,9 +379,9 @@ class Scheduler:
 
         A resource with more samples waiting than slots is the bottleneck; more items would only grow stale there.
         """
-        if self._offering is not None or self._ending or not self.may_offer():
+        if self.busy[self.entry] >= self.slots[self.entry]:
             return
-        if self.busy[self._limits.entry] >= self.slots[self._limits.entry]:
+        if self._offering is not None or self._ending or not self.may_offer():
             return
         if any(self.backlog[name] > slots for name, slots in self.slots.items()):
             return
@@ -380,8 +397,7 @@ class Scheduler:
         """Metric calls that the items in flight are expected to need, by the share of items that are committed."""
         if self.ledger.limit is None:
             return 0
-        needs = sum(item.stage.then + (0 if item.reserved else item.stage.cost) for item in self.items.values())
-        return round(needs * (self._committed + 1) / (self._ended + 2))
+        return round(self._needed * (self._committed + 1) / (self._ended + 2))
 
     def may_offer(self) -> bool:
         """Whether a new item would be asked for if a slot were idle."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -86,22 +86,23 @@ class Meter:
 
     def __init__(self, start: float) -> None:
         self._start = start
-        self._at: float = start
-        self._busy: Counter[str] = Counter()
-        self._busy_seconds: dict[str, float] = {}
+        self._busy: defaultdict[str, int] = defaultdict(int)
+        #: Resource name to the moments at which samples ended, less those at which they started, summed.
+        self._moments: defaultdict[str, float] = defaultdict(float)
         self._marks: list[tuple[float, dict[str, float]]] = []
         self._ended: Counter[str] = Counter()
-        self._samples: Counter[str] = Counter()
-        self._sample_seconds: dict[str, float] = {}
+        self._samples: defaultdict[str, int] = defaultdict(int)
+        self._sample_seconds: defaultdict[str, float] = defaultdict(float)
         self._staleness: Counter[int] = Counter()
         self.feedback_calls = 0
         self.seed_score: float | None = None
         self.best_score: float | None = None
 
-    def _advance(self, now: float) -> None:
-        for resource, busy in self._busy.items():
-            self._busy_seconds[resource] = self._busy_seconds.get(resource, 0.0) + busy * (now - self._at)
-        self._at = now
+    def _busy_seconds(self, now: float) -> dict[str, float]:
+        """Resource name to the slot seconds used: of samples that ended, and of those that run up to now."""
+        return {
+            resource: moments + self._busy[resource] * self.seconds(now) for resource, moments in self._moments.items()
+        }
 
     def seconds(self, now: float) -> float:
         """Seconds since the run began."""
@@ -109,20 +110,19 @@ class Meter:
 
     def sample_started(self, now: float, resource: str) -> None:
         """A slot of ``resource`` became busy."""
-        self._advance(now)
         self._busy[resource] += 1
+        self._moments[resource] -= now - self._start
 
     def sample_ended(self, now: float, resource: str, stage: str, seconds: float) -> None:
         """A slot of ``resource`` became free after ``seconds`` of a sample of ``stage``."""
-        self._advance(now)
         self._busy[resource] -= 1
+        self._moments[resource] += now - self._start
         self._samples[stage] += 1
-        self._sample_seconds[stage] = self._sample_seconds.get(stage, 0.0) + seconds
+        self._sample_seconds[stage] += seconds
 
     def offered(self, now: float) -> None:
         """An item was offered: the steady part reaches at least to here."""
-        self._advance(now)
-        mark = (now, dict(self._busy_seconds))
+        mark = (now, self._busy_seconds(now))
         if len(self._marks) < 2:  # noqa: PLR2004 - the first and the last
             self._marks.append(mark)
         else:
@@ -142,7 +142,6 @@ class Meter:
 
     def snapshot(self, now: float, scheduler: Scheduler) -> Snapshot:
         """What the run looks like now."""
-        self._advance(now)
         window, share = (0.0, 0.0), {}
         if len(self._marks) == 2:  # noqa: PLR2004
             (first, before), (last, after) = self._marks
@@ -158,7 +157,7 @@ class Meter:
             slots=dict(scheduler.slots),
             busy=dict(scheduler.busy),
             entry=scheduler.entry,
-            waiting=dict(scheduler.waiting()),
+            waiting=dict(scheduler.stage_waiting),
             running=dict(scheduler.stage_busy),
             items=len(scheduler.items),
             ended=dict(self._ended),
@@ -172,7 +171,7 @@ class Meter:
             budget=scheduler.ledger.limit,
             seed_score=self.seed_score,
             best_score=self.best_score,
-            busy_seconds=dict(self._busy_seconds),
+            busy_seconds=self._busy_seconds(now),
             window=window,
             window_busy=share,
         )

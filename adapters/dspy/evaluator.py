@@ -11,10 +11,14 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from flashevolve_plugins._errors import BackendError
+from flashevolve_plugins.adapters.dspy.awaiting import awaited_metric
+from flashevolve_plugins.adapters.dspy.callbacks import LOGGER, tell_evaluation
 from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator, merge
+from flashevolve_plugins.adapters.gepa.overlay import overlay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from gepa.core.adapter import EvaluationBatch
 
@@ -32,6 +36,11 @@ class DspyEvaluator:
 
     granularity: Granularity = "example"
     concurrent_datasets = True
+    name = ""
+    alternatives: Sequence[Granularity] = ()
+    calls_per_example = 1
+    batch_evaluate = None
+    loggers = (LOGGER,)
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
@@ -45,10 +54,23 @@ class DspyEvaluator:
         self._alarm_after: int | None = ALARM_AFTER
 
     def dataset_adapter(self, item: int) -> Any:
-        """A twin of the adapter that draws from a generator of the item's own, whatever other items draw meanwhile."""
-        twin = copy(self._adapter)
-        twin.rng = random.Random(f"{self._seed}:{item}")
-        return twin
+        """The adapter with a generator of the item's own, whatever other items draw meanwhile."""
+        own = {"rng": random.Random(f"{self._seed}:{item}"), "feedback_map": self._adapter.feedback_map}
+        return overlay(self._adapter, own)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Metrics may be ``async def``."""
+        return awaited_metric(self._adapter)
+
+    def tell(
+        self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch, *, capture_traces: bool
+    ) -> None:
+        """Fire dspy's evaluation callbacks for a whole stage."""
+        results = getattr(evaluation, "results", ())
+        if results:
+            traced = capture_traces or self._examples.traces_always
+            program = self._examples.build(candidate, traced=traced) if dspy.settings.callbacks else None
+            tell_evaluation(self._adapter, program, batch, results, traced=traced)
 
     def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
         """Evaluate a candidate on examples, on the calling thread.

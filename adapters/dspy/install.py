@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, resolve, using
 from flashevolve_plugins._errors import HostError
-from flashevolve_plugins.adapters.gepa.declare import declare
+from flashevolve_plugins.adapters.gepa.declare import declare, is_shipped
 from flashevolve_plugins.adapters.gepa.install import MARK, signature_with_executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ATTRIBUTE = "executor"
+FULL_PROGRAM = "dspy_full_program_adapter.full_program_adapter"
 
 
 def install() -> None:
@@ -27,7 +28,8 @@ def install() -> None:
         return
     optimizer.__init__ = _with_executor(optimizer.__init__)
     optimizer.compile = _under_executor(optimizer.compile)
-    declare(_is_dspy_adapter, _make_evaluator)
+    declare(functools.partial(_evaluates_as, module.DspyAdapter), _make_evaluator)
+    declare(functools.partial(is_shipped, module=FULL_PROGRAM, name="DspyAdapter"), _make_full_program_evaluator)
 
 
 def _with_executor(init: Callable[..., None]) -> Callable[..., None]:
@@ -71,12 +73,19 @@ def _require_supported() -> None:
         )
 
 
-def _is_dspy_adapter(adapter: Any) -> bool:
-    module = sys.modules.get("dspy.teleprompt.gepa.gepa_utils")
-    return module is not None and isinstance(adapter, module.DspyAdapter)
+def _evaluates_as(kind: Any, adapter: Any) -> bool:
+    """Whether an adapter evaluates as dspy's own does; one that does so in its own way is a stranger."""
+    evaluate = getattr(getattr(adapter, "evaluate", None), "__func__", None)
+    return evaluate is kind.evaluate and adapter.metric_fn is not None
 
 
 def _make_evaluator(adapter: Any) -> Any:
     from flashevolve_plugins.adapters.dspy.evaluator import DspyEvaluator  # noqa: PLC0415 - only when a run needs it
 
     return DspyEvaluator(adapter)
+
+
+def _make_full_program_evaluator(adapter: Any) -> Any:
+    from flashevolve_plugins.adapters.dspy.full_program import FullProgramEvaluator  # noqa: PLC0415 - as above
+
+    return FullProgramEvaluator(adapter)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from flashevolve_plugins._errors import UsageError
@@ -39,12 +41,21 @@ class Costs:
     validation: int
     proposal: int
 
+    @property
+    def least(self) -> int:
+        """What a run needs for one proposal that is validated."""
+        return self.seed + self.proposal + self.validation
 
-def require_budget(engine: Any) -> Costs:
+
+def require_budget(engine: Any, calls_per_example: int) -> Costs:
     """What the run's pieces cost.
 
+    Args:
+        engine: the host's engine.
+        calls_per_example: metric calls that one example of a rollout or a gate takes at most.
+
     Raises:
-        UsageError: the budget cannot pay for the seed's validation, one proposal and its validation.
+        UsageError: the budget of a new run cannot pay for the seed's validation, one proposal and its validation.
     """
     proposer, valset, policy = engine.reflective_proposer, engine.valset, engine.val_evaluation_policy
     seed_ids = getattr(policy, "get_seed_eval_batch", None)
@@ -52,14 +63,20 @@ def require_budget(engine: Any) -> Costs:
     validation = seed if type(policy) is FullEvaluationPolicy else 1  # a policy of its own says how much when asked
     strategy = proposer.sampling_strategy
     tasks = getattr(strategy, "n", 1) * getattr(strategy, "p", 1)
-    minibatch = min(getattr(proposer.batch_sampler, "minibatch_size", 1), max(len(proposer.trainset), 1))
-    costs = Costs(seed, validation, 2 * tasks * minibatch)
+    minibatch = getattr(proposer.batch_sampler, "minibatch_size", 1)
+    if not isinstance(proposer.batch_sampler, EpochShuffledBatchSampler):  # which repeats examples to fill it
+        minibatch = min(minibatch, max(len(proposer.trainset), 1))
+    costs = Costs(seed, validation, 2 * tasks * minibatch * calls_per_example)
     limit = max_metric_calls(engine)
-    needed = seed + costs.proposal + validation
-    if limit is not None and limit < needed:
+    if limit is not None and limit < costs.least and not _resumes(engine):
         raise UsageError(
             f"max_metric_calls={limit} cannot pay for the seed's validation ({seed}), one proposal "
-            f"({costs.proposal}) and its validation ({validation}): raise it to at least {needed}, or use a smaller "
-            "valset."
+            f"({costs.proposal}) and its validation ({validation}): raise it to at least {costs.least}, or use a "
+            "smaller valset."
         )
     return costs
+
+
+def _resumes(engine: Any) -> bool:
+    """Whether the host goes on from a state file: a spent budget then ends the run with what the file holds."""
+    return engine.run_dir is not None and (Path(engine.run_dir) / "gepa_state.bin").exists()

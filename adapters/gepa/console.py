@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from gepa.logging.logger import Logger, StdOutLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @contextmanager
-def quiet_console(logger: Any) -> Iterator[None]:
+def quiet_console(logger: Any, names: Sequence[str] = ()) -> Iterator[None]:
     """Keep the lines of a run's logger off the console for the length of the block.
 
     gepa's default loggers, which print, print nothing; the one of a run directory still writes its file. A logger on
@@ -23,6 +23,7 @@ def quiet_console(logger: Any) -> Iterator[None]:
 
     Args:
         logger: the host's logger.
+        names: further Python loggers to treat like it, if it is on top of one.
     """
     if type(logger) in {StdOutLogger, Logger}:
         logger.log = partial(_to_file, getattr(logger, "file_handle", None))  # on the instance
@@ -35,13 +36,14 @@ def quiet_console(logger: Any) -> Iterator[None]:
     if not isinstance(target, logging.Logger):
         yield
         return
-    drop, consoles = _Drop(target.name), list(_consoles(target))
-    for handler in consoles:
+    loggers = [target, *map(logging.getLogger, names)]
+    drops = [(handler, _Drop(each.name)) for each in loggers for handler in _consoles(each)]
+    for handler, drop in drops:
         handler.addFilter(drop)
     try:
         yield
     finally:
-        for handler in consoles:
+        for handler, drop in drops:
             handler.removeFilter(drop)
 
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gepa.adapters.default_adapter.default_adapter import DefaultAdapter
 from gepa.core.adapter import EvaluationBatch, default_batch_evaluate
 
 from flashevolve_plugins._errors import UnknownNameError, UsageError
-from flashevolve_plugins.adapters.gepa.declare import declare, declared_evaluator
+from flashevolve_plugins.adapters.gepa.declare import DECLARATION, declared_evaluator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from flashevolve_plugins._flash import Granularity
 
 logger = logging.getLogger("flashevolve_plugins")
 
 DEFAULT_SLOTS = 8
-GRANULARITIES = ("example", "batch", "serial")
-#: A host adapter may carry this attribute to declare what it can do at once: "example", "batch" or "serial".
-DECLARATION = "flashevolve_evaluate"
+MEANINGS: dict[Granularity, str] = {
+    "example": "example by example",
+    "batch": "batch by batch",
+    "serial": "one batch at a time",
+}
 
 
 class Evaluator(Protocol):
@@ -37,6 +40,29 @@ class Evaluator(Protocol):
     concurrent_datasets: bool
     #: Base URLs of the servers that the run will call, as far as they are known.
     urls: Sequence[str]
+    #: Names of Python loggers, beside the host's own, whose lines tell of progress.
+    loggers: Sequence[str]
+    #: What its user knows the adapter by; empty for its class's name.
+    name: str
+    #: What its user may ask for instead of ``granularity``.
+    alternatives: Sequence[Granularity]
+    #: Metric calls that one example takes at most, as the host counts them.
+    calls_per_example: int
+
+    @property
+    def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:
+        """The adapter's own evaluation of several (candidate, batch) pairs in one call, where batches stay whole."""
+        ...
+
+    def running(self) -> AbstractContextManager[None]:
+        """Entered for the length of the run, lockstep or not."""
+        ...
+
+    def tell(
+        self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch, *, capture_traces: bool
+    ) -> None:
+        """The host's loop has come to an evaluation: say of it what the adapter's own would have said."""
+        ...
 
     def dataset_adapter(self, item: int) -> Any:
         """The adapter that builds an item's reflective datasets."""
@@ -59,6 +85,9 @@ class PlainEvaluator:
         adapter: the host's adapter.
         granularity: what may run at once.
         slots: the host's own number of evaluations at once.
+        name: what its user knows the adapter by.
+        alternatives: what its user may ask for instead of ``granularity``.
+        calls_per_example: metric calls that one example takes at most.
     """
 
     adapter: Any
@@ -67,6 +96,24 @@ class PlainEvaluator:
     concurrent_proposals: bool = False
     concurrent_datasets: bool = False
     urls: Sequence[str] = ()
+    loggers: Sequence[str] = ()
+    name: str = ""
+    alternatives: Sequence[Granularity] = ()
+    calls_per_example: int = 1
+
+    @property
+    def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:
+        """The adapter's own ``batch_evaluate``, where batches stay whole."""
+        return None if self.granularity == "example" else getattr(self.adapter, "batch_evaluate", None)
+
+    def running(self) -> AbstractContextManager[None]:
+        """The adapter needs nothing around a run."""
+        return nullcontext()
+
+    def tell(
+        self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch, *, capture_traces: bool
+    ) -> None:
+        """The adapter said what it says when it was called."""
 
     def dataset_adapter(self, item: int) -> Any:
         """The adapter itself: it may draw from a generator of its own."""
@@ -104,19 +151,15 @@ def merge_batches(parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
     )
 
 
-# With a model of its own; a user's function in its place may not expect several calls at once.
-declare(
-    lambda adapter: type(adapter) is DefaultAdapter and adapter._lm is not None,
-    lambda adapter: PlainEvaluator(adapter, "example", slots=adapter.max_litellm_workers),
-)
-
-
-def evaluator_for(adapter: Any, asked: Granularity | None, *, lockstep: bool = False) -> Evaluator:
+def evaluator_for(
+    adapter: Any, asked: Granularity | None, *, at_once: int | None = None, lockstep: bool = False
+) -> Evaluator:
     """The evaluator of a host adapter.
 
     Args:
         adapter: the host's adapter.
         asked: what the user's ``Flash(evaluate=...)`` says; it wins over what the adapter says of itself.
+        at_once: the user's ``Flash(max_concurrency=...)``.
         lockstep: nothing runs at once anyway, so a declaration is neither missed nor read.
 
     Raises:
@@ -125,11 +168,7 @@ def evaluator_for(adapter: Any, asked: Granularity | None, *, lockstep: bool = F
     """
     known = declared_evaluator(adapter)
     if known is not None:
-        if asked not in {None, known.granularity}:
-            raise UsageError(
-                f"evaluate={asked!r} does not go with {type(adapter).__name__}, which evaluates {known.granularity} by "
-                f"{known.granularity}: leave it out; max_concurrency bounds how many run at once."
-            )
+        _choose(known, known.name or type(adapter).__name__, asked, at_once, lockstep=lockstep)
         return known
     declared = "serial" if lockstep else asked or getattr(adapter, DECLARATION, None)
     if declared is None:
@@ -140,6 +179,26 @@ def evaluator_for(adapter: Any, asked: Granularity | None, *, lockstep: bool = F
             DECLARATION,
         )
         declared = "serial"
-    if declared not in GRANULARITIES:
-        raise UnknownNameError(f"{type(adapter).__name__}.{DECLARATION}", declared, GRANULARITIES)
+    if declared not in MEANINGS:
+        raise UnknownNameError(f"{type(adapter).__name__}.{DECLARATION}", declared, MEANINGS)
     return PlainEvaluator(adapter, declared)
+
+
+def _choose(evaluator: Evaluator, name: str, asked: Granularity | None, at_once: int | None, *, lockstep: bool) -> None:
+    """Let a declared evaluator do what the user asks, or say what the user may ask for."""
+    meaning, more = MEANINGS[evaluator.granularity], evaluator.alternatives
+    if asked is not None and asked in more:
+        evaluator.granularity = asked
+    elif asked not in {None, evaluator.granularity}:
+        remedy = f", or write evaluate={more[0]!r}" if more else ""
+        if evaluator.granularity == "example":
+            remedy = "; max_concurrency bounds how many run at once"
+        raise UsageError(
+            f"evaluate={asked!r} does not go with {name}, which evaluates {meaning}: leave it out{remedy}."
+        )
+    elif asked is None and more and evaluator.granularity == "serial" and not lockstep:
+        logger.warning(
+            "%s is called %s: pass Flash(evaluate=%r) if several threads may call it at once.", name, meaning, more[0]
+        )
+    elif evaluator.granularity == "serial" and at_once not in {None, 1}:
+        logger.warning("%s evaluates %s, whatever max_concurrency=%s says.", name, meaning, at_once)

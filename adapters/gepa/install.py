@@ -1,4 +1,4 @@
-"""Teaches gepa ``executor=``: one wrapper around ``optimize``, one around ``GEPAEngine.run``."""
+"""Teaches gepa ``executor=``: a wrapper around each of its functions, and one around ``GEPAEngine.run``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_plugins._activation import NOT_GIVEN, current, resolve, using
+from flashevolve_plugins._activation import NOT_GIVEN, current, disabled, resolve, using
 from flashevolve_plugins._errors import HostError
+from flashevolve_plugins.adapters.gepa.optimize_anything import MODULE, configured, teach_config, unread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 MARK = "__flashevolve__"
 NEEDED = {
     "GEPAEngine": (
         "_run_reflective_batch",
+        "_batch_evaluate",
         "_evaluate_programs_on_valset",
         "_should_stop",
         "_report_rejected_proposal",
@@ -27,7 +29,7 @@ NEEDED = {
 
 
 def install() -> None:
-    """Wrap ``gepa.optimize`` and ``GEPAEngine.run``. Calling it again changes nothing."""
+    """Wrap ``gepa.optimize``, ``optimize_anything`` and ``GEPAEngine.run``. Calling it again changes nothing."""
     import gepa  # noqa: PLC0415
     import gepa.api  # noqa: PLC0415
 
@@ -36,18 +38,30 @@ def install() -> None:
     engine = sys.modules["gepa.core.engine"].GEPAEngine
     if not hasattr(engine.run, MARK):
         engine.run = _flash_run(engine.run)
+    anything: Any = sys.modules.get(MODULE)
+    if anything is not None:  # gepa before 0.1 has none
+        teach_config(anything)
+        anything.optimize_anything = with_executor(anything.optimize_anything, configured)
 
 
-def with_executor(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_executor(
+    function: Callable[..., Any], otherwise: Callable[[Mapping[str, Any]], Any] = lambda _: NOT_GIVEN
+) -> Callable[..., Any]:
     """Give a function the keyword ``executor=``.
 
     ``None`` is the host's own loop, also inside a ``with Flash(...)`` block; ``"flash"`` and a ``Flash`` are flash.
+
+    Args:
+        function: the host's.
+        otherwise: from its keyword arguments to the executor where none is given.
     """
     if hasattr(function, MARK):
         return function
 
     @functools.wraps(function)
     def wrapper(*args: Any, executor: Any = NOT_GIVEN, **kwargs: Any) -> Any:
+        if executor is NOT_GIVEN:
+            executor = otherwise(kwargs)
         if executor is NOT_GIVEN:
             return function(*args, **kwargs)
         with using(resolve(executor)):
@@ -70,7 +84,8 @@ def signature_with_executor(function: Callable[..., Any]) -> inspect.Signature:
 def _flash_run(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(run)
     def wrapper(self: Any) -> Any:
-        flash = current()
+        executor = unread(sys._getframe(1))
+        flash = current() if executor is NOT_GIVEN or disabled() else executor
         if flash is None:
             return run(self)
         require_supported(type(self))
@@ -94,6 +109,6 @@ def require_supported(engine: type) -> None:
         for name in names:
             if not hasattr(found[kind], name):
                 raise HostError(
-                    f"gepa {version('gepa')} is not supported (it has no {kind}.{name}): flash runs with gepa 0.1.4, "
-                    "that is with dspy 3.3.1 to 3.4: pip install 'flashevolve-plugins[gepa]'."
+                    f"gepa {version('gepa')} is not supported (it has no {kind}.{name}): flash runs with gepa 0.1.4 "
+                    "as released, that is with dspy 3.3.1 to 3.4: pip install 'flashevolve-plugins[gepa]'."
                 )

@@ -10,7 +10,7 @@ from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
 from flashevolve_plugins._model import Outcome, Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.recording import Recording, recorded
-from flashevolve_plugins.adapters.gepa.reflection import reflect
+from flashevolve_plugins.adapters.gepa.reflection import reflect, takes_all
 from flashevolve_plugins.adapters.gepa.validation import validation_stage
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 STAGES = ("rollout", "dataset", "propose", "gate", "validate")
 TASK, REFLECTION, LOCAL = "task", "reflection", "local"
-REPEATED = "Duplicate of a candidate that is in the pool or being validated"
+REPEATED = "Duplicate of another candidate, which is in the pool or being validated"
 UNPAID = "Discarded: the budget cannot pay for its validation"
 
 
-def mutation(session: Session, number: int, tasks: list[Any], scope: Callable[[], Any]) -> Body:
+def mutation(session: Session, number: int, tasks: list[Any], scope: Callable[[], Any], recording: Recording) -> Body:
     """The body of an item that mutates one or more parents, as one call of the sampling strategy asks for.
 
     Args:
@@ -33,16 +33,15 @@ def mutation(session: Session, number: int, tasks: list[Any], scope: Callable[[]
         number: the item's number.
         tasks: the host's ``ProposalTask`` objects.
         scope: enters the scoped view of this item's iteration.
+        recording: the item's, as far as it has got.
     """
-    recording = Recording()
     recording.tasks = tasks
     recording.put("tasks", tasks)
     return recorded(_Mutation(session, number, recording, scope).body(), recording)
 
 
-def failed(error: Exception) -> Body:
+def failed(error: Exception, recording: Recording) -> Body:
     """The body of an item whose offer failed: the host's loop comes to the error where it asks for the tasks."""
-    recording = Recording()
     recording.put("tasks", error)
     yield from ()
     return Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}", recording)
@@ -78,10 +77,10 @@ class _Mutation:
         if not fresh:
             self._record_selection(proposals, [])
             return Outcome(Terminal.REJECTED, REPEATED)
-        stage, finish, kept = validation_stage(self._session, [proposal.candidate for proposal in fresh])
+        stage, finish, kept = validation_stage(self._session, [proposal.candidate for proposal in fresh], self._scope)
         self._record_selection(proposals, fresh[:kept])
         contents = {_content(proposal) for proposal in fresh[:kept]}
-        self._session.taken |= contents
+        self._session.take(contents)
         try:
             results = yield stage
         except BaseException:
@@ -105,6 +104,8 @@ class _Mutation:
         results = finish((yield stage))
         self._recording.put("evaluated", results)
         by_key = dict(zip(unique, results, strict=True))
+        for key, evaluation in by_key.items():
+            self._session.keep(unique[key][0], list(key[1]), evaluation)
         return [by_key[key] for key in keys]
 
     def _select_components(self, evaluations: list[Any]) -> list[tuple[Any, Any, list[str]]]:
@@ -134,13 +135,15 @@ class _Mutation:
         )
 
     def _datasets(self, jobs: list[tuple[Any, Any, list[str]]]) -> Any:
-        adapter = self._session.evaluator.dataset_adapter(self._number)
+        evaluator = self._session.evaluator
+        adapter = evaluator.dataset_adapter(self._number)
+        serial = evaluator.granularity == "serial" or evaluator.slots == 1  # then one thread at a time is all it sees
         results = yield Stage(
             "dataset",
             tuple(
                 Sample(
                     _caught(_reflective_dataset, adapter, task.parent_candidate, evaluation, components),
-                    LOCAL,
+                    TASK if serial else LOCAL,
                     seconds=self._session.seconds("dataset"),
                 )
                 for task, evaluation, components in jobs
@@ -155,27 +158,26 @@ class _Mutation:
         return built
 
     def _propose(self, datasets: list[tuple[Any, Any, list[str], Any]]) -> Any:
-        session = self._session
+        session, proposer = self._session, self._proposer
+        jobs = [(task.parent_candidate, dataset, components) for task, _, components, dataset in datasets]
+        calls = [jobs] if jobs and takes_all(proposer) else [[job] for job in jobs]
         reflections = yield Stage(
             "propose",
             tuple(
-                Sample(
-                    partial(reflect, self._proposer, task.parent_candidate, dataset, components),
-                    REFLECTION,
-                    seconds=session.seconds("propose"),
-                )
-                for task, _, components, dataset in datasets
+                Sample(partial(reflect, proposer, call), REFLECTION, seconds=session.seconds("propose"))
+                for call in calls
             ),
             then=self._gate_cost + session.validation_cost,
         )
-        for reflection in reflections:
-            session.note_reflection(reflection.texts)
+        proposed = [texts for reflection in reflections for texts in reflection.texts]
+        for texts in proposed:
+            session.note_reflection(texts)
         self._recording.put("reflections", reflections)
-        return [
-            (task, evaluation, each.texts) for (task, evaluation, *_), each in zip(datasets, reflections, strict=True)
-        ]
+        return [(task, evaluation, texts) for (task, evaluation, *_), texts in zip(datasets, proposed, strict=True)]
 
     def _children(self, proposed: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, dict[str, str], dict[str, Any]]]:
+        with self._scope():
+            iteration = self._session.state.i + 1
         children = []
         for task, evaluation, texts in proposed:
             if isinstance(texts, Exception) or not texts[0]:
@@ -183,7 +185,9 @@ class _Mutation:
             unknown = [name for name in texts[0] if name not in task.parent_candidate]
             if unknown:
                 raise AssertionError(f"{unknown[0]} missing in candidate")  # as the host says it
-            children.append((task, evaluation, {**task.parent_candidate, **texts[0]}, _metadata(*texts)))
+            position = next(position for position, each in enumerate(self._tasks) if each is task)
+            metadata = {"proposal_id": f"{iteration}-{position}", **_metadata(*texts)}
+            children.append((task, evaluation, {**task.parent_candidate, **texts[0]}, metadata))
         return children
 
     def _gate(self, children: list[tuple[Any, Any, dict[str, str], dict[str, Any]]]) -> Any:
@@ -192,6 +196,8 @@ class _Mutation:
         )
         results = finish((yield stage))
         self._recording.put("evaluated", results)
+        for (task, _, child, _), evaluation in zip(children, results, strict=True):
+            self._session.keep(child, task.minibatch_ids, evaluation)
         return [
             CandidateProposal(
                 candidate=child,
@@ -262,7 +268,7 @@ def _reflective_dataset(adapter: Any, candidate: dict[str, str], evaluation: Any
 def _metadata(
     texts: dict[str, str], prompts: dict[str, Any], outputs: dict[str, str], more: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What the host tells acceptance criteria of a reflection; its ``proposal_id`` is only known in serial order."""
+    """What the host tells acceptance criteria of a reflection."""
     reserved = ("prompt:", "raw_lm_output:")
     return {
         **{f"prompt:{name}": prompts.get(name, "") for name in texts},

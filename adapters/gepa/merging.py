@@ -8,6 +8,7 @@ the host's loop comes to it. Between the two, the evaluation runs in slots like 
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_callbacks
@@ -15,7 +16,7 @@ from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording, recorded
-from flashevolve_plugins.adapters.gepa.validation import Pending, validation_stage
+from flashevolve_plugins.adapters.gepa.validation import Pending, Validated, validation_stage
 
 if TYPE_CHECKING:
     from flashevolve_plugins._driver import Body
@@ -55,7 +56,7 @@ class _View:
 class _Replay(_View):
     """The same view with the evaluation's results at hand, writing to the live state."""
 
-    def __init__(self, view: _View, state: Any, results: tuple[Any, int]) -> None:
+    def __init__(self, view: _View, state: Any, results: Validated | None) -> None:
         self.__dict__.update(view.__dict__)
         self.i, self.full_program_trace, self.increment_evals = state.i, state.full_program_trace, state.increment_evals
         self._results = results
@@ -63,7 +64,9 @@ class _Replay(_View):
     def cached_evaluate_full(self, candidate: dict[str, str], ids: list[Any], *_: Any) -> Any:
         """The results that the slots gave."""
         del candidate, ids
-        evaluation, cost = self._results
+        assert self._results is not None  # noqa: S101 - only a merge that was found asks
+        evaluation, cost = self._results.evaluation, self._results.cost
+        self._results.tell()
         return (
             evaluation.outputs_by_val_id,
             evaluation.scores_by_val_id,
@@ -87,8 +90,13 @@ class Merges:
 
     # -- offering ---------------------------------------------------------------------------------------------------
 
-    def offer(self, iteration: int) -> Body | None:
-        """A merge, if the host's schedule has one due and a candidate entered the pool since the last attempt."""
+    def offer(self, iteration: int, recording: Recording) -> Body | None:
+        """A merge, if the host's schedule has one due and a candidate entered the pool since the last attempt.
+
+        Args:
+            iteration: the item's.
+            recording: the item's; where nothing is found to merge it keeps that this was tried.
+        """
         host = self._host
         if host is None or not host.use_merge or not self._found_new_program:
             return None
@@ -99,12 +107,12 @@ class Merges:
         view.i = iteration
         done = (list(host.merges_performed[0]), list(host.merges_performed[1]))
         quiet = {"logger": _Quiet(), "callbacks": None, "last_iter_found_new_program": True, "merges_due": 1}
+        recording.put("replay", (view, before, done))
         try:
             overlay(host, quiet).propose(view)
         except _Paused as paused:
             self._in_flight += 1
-            recording = Recording(merge=True)
-            recording.put("replay", (view, before, done))
+            recording.merge = True
             return self._body(paused.candidate, paused.ids, view, recording)
         return None
 
@@ -119,14 +127,14 @@ class Merges:
         items = [pending.batch()] if pending.missing else []
         stage, finish = session.evaluation_stage("gate", items, then=session.validation_cost, capture_traces=False)
         merged = finish((yield stage))
-        results = pending.complete(merged[0] if merged else None)
+        results = pending.complete(merged[0] if merged else None, capture_traces=False)
         recording.put("merged", results)
         parents = view.full_program_trace[-1]["merged_entities"][:2]
         needed = max(sum(view.prog_candidate_val_subscores[parent][each] for each in ids) for parent in parents)
-        reached = sum(results[0].scores_by_val_id[each] for each in ids)
+        reached = sum(results.evaluation.scores_by_val_id[each] for each in ids)
         if reached < needed:
             return Outcome(Terminal.REJECTED, f"merged score {reached} worse than both parents")
-        stage, finish_validation, _ = validation_stage(session, [candidate])
+        stage, finish_validation, _ = validation_stage(session, [candidate], partial(session.scope, view.i))
         for evaluation in finish_validation((yield stage)):
             recording.put("validated", evaluation)
         return Outcome(Terminal.COMMITTED)
@@ -144,13 +152,13 @@ class Merges:
             return None
 
         class StandIn:
-            """Merges exactly when the item at hand is a merge."""
+            """Merges exactly when the item at hand is a merge, or began with looking for one."""
 
             max_merge_invocations = host.max_merge_invocations
 
             @property
             def use_merge(self) -> bool:
-                return bool(current() and current().merge)
+                return bool(current().has("replay"))
 
             @property
             def last_iter_found_new_program(self) -> bool:
@@ -162,7 +170,7 @@ class Merges:
 
             @property
             def merges_due(self) -> int:
-                return int(host.merges_due)
+                return max(int(host.merges_due), self.use_merge)
 
             @merges_due.setter
             def merges_due(self, count: int) -> None:
@@ -184,12 +192,15 @@ class Merges:
     def _replay(self, recording: Recording, state: Any) -> Any:
         """Let the host's ``propose`` run to its end over the results."""
         view, random_state, done = recording.take("replay")
-        if not recording.has("merged"):
+        if recording.merge and not recording.has("merged"):
             return self._tell_end(recording, state)
         rng = random.Random()
         rng.setstate(random_state)
         live = {"rng": rng, "merges_performed": done, "last_iter_found_new_program": True, "merges_due": 1}
-        proposal = overlay(self._host, live).propose(_Replay(view, state, recording.take("merged")))
+        results = recording.take("merged") if recording.merge else None
+        proposal = overlay(self._host, live).propose(_Replay(view, state, results))
+        if proposal is None:
+            return None
         accepted = sum(proposal.subsample_scores_after) >= max(proposal.subsample_scores_before)
         if accepted and not recording.has("validated"):
             return self._tell_end(recording, state, proposal)

@@ -42,14 +42,11 @@ class EndOfRecording(BaseException):
 
 
 class Recording:
-    """The steps of one item, each a queue under the name of what the host calls.
+    """The steps of one item, each a queue under the name of what the host calls."""
 
-    Args:
-        merge: whether the item is one of the host's merges.
-    """
-
-    def __init__(self, *, merge: bool = False) -> None:
-        self.merge = merge
+    def __init__(self) -> None:
+        #: Whether the item is one of the host's merges.
+        self.merge = False
         self.tasks: list[Any] = []
         self.end: BaseException | None = None
         self._steps: defaultdict[str, deque[Any]] = defaultdict(deque)

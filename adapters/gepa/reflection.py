@@ -1,4 +1,4 @@
-"""One reflection in a slot: as the host does it, its log lines kept for the serial history."""
+"""Reflection in a slot: as the host does it, its log lines kept for the serial history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flashevolve_plugins.adapters.gepa.overlay import overlay
 
 @dataclass
 class Reflection:
-    """What one reflection gave.
+    """What one call of the host's reflection gave.
 
     Args:
-        texts: the host's tuple of texts, prompts, raw outputs and metadata, or what was raised.
-        lines: what the host's reflection logged.
+        texts: for each of its jobs the host's tuple of texts, prompts, raw outputs and metadata, or what was raised.
+        lines: what the host logged of it.
     """
 
-    texts: Any = None
+    texts: list[Any] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def log(self, message: str) -> None:
@@ -44,24 +44,39 @@ def is_stateless(proposer: Any) -> bool:
     )
 
 
-def reflect(proposer: Any, candidate: dict[str, str], dataset: Any, components: list[str]) -> Reflection:
+def takes_all(proposer: Any) -> bool:
+    """Whether a reflection strategy of the user's wants all proposals of one sampling call together."""
+    return (
+        proposer.adapter.propose_new_texts is None
+        and proposer.custom_candidate_proposer is None
+        and type(proposer._reflection_lm) is not StatelessReflectionLM
+        and hasattr(proposer._reflection_lm, "reflect_many")
+    )
+
+
+def reflect(proposer: Any, jobs: list[tuple[dict[str, str], Any, list[str]]]) -> Reflection:
     """Propose new texts. As the host does, a reflection that fails is tried once more, then given up.
 
     Args:
         proposer: the host's reflective proposer.
-        candidate: the parent.
-        dataset: its reflective dataset.
-        components: the components to update.
+        jobs: a parent, its reflective dataset and the components to update, for each proposal.
     """
     made = Reflection()
+    errors: list[Exception] = []
+
+    def propose_new_texts(*job: Any) -> Any:
+        try:
+            return type(proposer).propose_new_texts(stand_in, *job)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    attributes: dict[str, Any] = {"logger": made, "propose_new_texts": propose_new_texts}
     if is_stateless(proposer):
         quiet = overlay(proposer._reflection_lm, {"logger": made})
         stays = property(lambda _self: quiet, lambda _self, _next: None)  # its successor is itself
-        proposer = overlay(proposer, {"_reflection_lm": stays})
-    for _ in range(2):
-        try:
-            made.texts = proposer.propose_new_texts(candidate, dataset, components)
-            break
-        except Exception as error:  # noqa: BLE001 - recorded; the host's loop logs it
-            made.texts = error
+        attributes["_reflection_lm"] = stays
+    stand_in = overlay(proposer, attributes)
+    texts = stand_in._propose_texts_batch_safe(jobs)
+    made.texts = [errors.pop(0) if each is None else each for each in texts]
     return made

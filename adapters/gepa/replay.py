@@ -35,7 +35,7 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
         if recording.merge:
             return []
         try:
-            proposals: list[Any] = type(host).propose(stand_in, state)
+            proposals: list[Any] = type(host).propose(_heard(stand_in, recording), state)
             return proposals
         except EndOfRecording as end:
             session.settle()
@@ -51,26 +51,39 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
             "sampling_strategy": _Steps(sample_tasks=lambda *_: current().take("tasks")),
             "module_selector": lambda *_: current().take("components"),
             "adapter": _Steps(make_reflective_dataset=lambda *_: current().take("dataset")),
-            "_batch_evaluate": lambda _items: current().take("evaluated"),
+            "_batch_evaluate": lambda items: _evaluations(session, current(), items),
             "_propose_texts_batch_safe": lambda jobs: _texts(host, current()) if jobs else [],
         },
     )
     return stand_in
 
 
+def _heard(proposer: Any, recording: Recording) -> Any:
+    """The proposer; its callbacks hear of no evaluation's start if the item was discarded before its first one."""
+    if recording.has("evaluated") or not isinstance(recording.end, Discarded):
+        return proposer
+    callbacks = [overlay(each, {"on_evaluation_start": None}) for each in proposer.callbacks or ()]
+    return overlay(proposer, {"callbacks": callbacks})
+
+
+def _evaluations(session: Session, recording: Recording, items: list[tuple[dict[str, str], list[Any]]]) -> list[Any]:
+    """What the slots gave for (candidate, examples) pairs, told to those who listen to evaluations."""
+    evaluations: list[Any] = recording.take("evaluated")
+    for (candidate, batch), evaluation in zip(items, evaluations, strict=True):
+        session.evaluator.tell(candidate, batch, evaluation, capture_traces=True)
+    return evaluations
+
+
 def _texts(host: Any, recording: Recording) -> list[Any]:
     """What the reflections proposed, ``None`` where one failed; their log lines are said now."""
     reflections = recording.take("reflections")
-    results = [reflection.texts for reflection in reflections]
+    results = [texts for reflection in reflections for texts in reflection.texts]
     goes_on = recording.has("evaluated") or not any(not isinstance(each, Exception) and each[0] for each in results)
     if isinstance(recording.end, Discarded) and not goes_on:
         raise EndOfRecording(recording.end)
     for reflection in reflections:
         for line in reflection.lines:
             host.logger.log(line)
-    for error in results:
-        if isinstance(error, Exception):
-            host.logger.log(f"Per-task reflection failed: {error}")
     return [None if isinstance(each, Exception) else each for each in results]
 
 
@@ -85,6 +98,11 @@ def _tell_discarded(host: Any, recording: Recording, state: Any, why: Discarded)
     """The item ended before its proposals were evaluated: the host's word for that is a skipped evaluation."""
     iteration = state.i + 1
     host.logger.log(f"Iteration {iteration}: Discarded before {why.stage}: {why.reason}")
+    if recording.tasks and "selected_program_candidate" not in state.full_program_trace[-1]:  # the host did not say it
+        parent, calls = recording.tasks[0].parent_idx, state.total_num_evals
+        host.experiment_tracker.log_metrics(
+            {"iteration": iteration, "selected_program_candidate": parent, "total_metric_calls": calls}, step=iteration
+        )
     for task in recording.tasks:
         notify_callbacks(
             host.callbacks,

@@ -9,6 +9,7 @@ from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
 from flashevolve_plugins._pool import Pool
+from flashevolve_plugins.adapters.gepa.bookkeeping import Bookkeeping
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls, require_budget
 from flashevolve_plugins.adapters.gepa.console import quiet_console
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for, logger
@@ -19,6 +20,7 @@ from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
 from flashevolve_plugins.adapters.gepa.reflection import may_run_at_once
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
+from flashevolve_plugins.adapters.gepa.shipped import declare_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from flashevolve_plugins._flash import Flash
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
     from flashevolve_plugins.adapters.gepa.recording import Recording
+
+declare_shipped()
 
 
 def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
@@ -44,17 +48,21 @@ def run_under_flash(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -
         UsageError: a budget that cannot pay for the seed and one proposal.
         BackendError: a server that is not there.
     """
-    with quiet_console(engine.logger) if flash.progress else nullcontext():
-        return _run(engine, host_run, flash)
+    evaluator = evaluator_for(engine.adapter, flash.evaluate, at_once=flash.max_concurrency, lockstep=flash.lockstep)
+    quiet = quiet_console(engine.logger, evaluator.loggers) if flash.progress else nullcontext()
+    if flash.progress:
+        engine = overlay(engine, {"display_progress_bar": False})
+    with quiet, evaluator.running():
+        return _run(engine, host_run, flash, evaluator)
 
 
-def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
-    evaluator = evaluator_for(engine.adapter, flash.evaluate, lockstep=flash.lockstep)
+def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: Evaluator) -> Any:
     if flash.check_connection:
         require_connections(evaluator.urls)
     if flash.lockstep:
         return run_in_lockstep(engine, host_run, flash)
-    budget = require_budget(engine)
+    budget = require_budget(engine, evaluator.calls_per_example)
+    limit = max_metric_calls(engine)
     slots = flash.max_concurrency or evaluator.slots
     limits = Limits(
         slots={
@@ -64,7 +72,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
         },
         stages=STAGES,
         entry=TASK,
-        budget=max_metric_calls(engine),
+        budget=None if limit is None else max(limit, budget.least),  # a resumed run validates the seed uncounted
         offer_cost=budget.proposal + budget.validation,
         max_items=flash.max_items,
     )
@@ -108,6 +116,7 @@ class _Run:
         self._spent_before = 0
         session.settle = self._settle
         engine = session.engine
+        self._bookkeeping = Bookkeeping(engine)
         selection = SelectionStandIn(session, self._current)
         self._engine = overlay(
             engine,
@@ -117,9 +126,9 @@ class _Run:
                 "selection_strategy": selection.selection,
                 "acceptance_criterion": selection.acceptance,
                 "evaluator": self._evaluate_seed,
-                "display_progress_bar": False,
                 "_should_stop": self._should_stop,
                 "_evaluate_programs_on_valset": self._validated,
+                "_log_candidate_tree": self._bookkeeping.draw,
                 "_report_rejected_proposal": selection.report_rejected,
             },
         )
@@ -152,6 +161,7 @@ class _Run:
             item.end(Terminal.FAILED, f"{type(error).__name__}: {error}")
             raise
         self._session.note_calls(evaluation)
+        self._session.evaluator.tell(candidate, batch, evaluation, capture_traces=False)
         self._seed_item = item
         return evaluation.outputs, evaluation.scores, evaluation.objective_scores
 
@@ -160,13 +170,17 @@ class _Run:
         session = self._session
         if session.state is None:
             session.begin(state, self._seed_item)
+            self._bookkeeping.begin(state)
+            session.driver.tick = self._bookkeeping.save
         if self._ended is not None:
             self._record()
-            self._save()
+            self._bookkeeping.changed()
         if self._session.engine._stop_requested:
             session.driver.stop("the host was asked to stop")
         self._ended = session.driver.next_ended()
         self._spent_before = state.total_num_evals
+        if self._ended is None:
+            self._bookkeeping.end()
         return self._ended is None
 
     def _record(self, failed: BaseException | None = None) -> None:
@@ -176,18 +190,12 @@ class _Run:
         assert ended is not None  # noqa: S101 - asked by the callers
         self._session.driver.recorded(ended, self._session.pool_entries(ended.number), failed)
 
-    def _save(self) -> None:
-        """Write the state file. The host does so at its next iteration, which may be long in coming."""
-        engine, state = self._session.engine, self._session.state
-        if engine.run_dir is not None and state.full_program_trace[-1].get("new_program_idx") is not None:
-            engine._sync_adapter_state_to_state(state)
-            state.save(engine.run_dir, use_cloudpickle=engine.use_cloudpickle)
-
     def _keep_what_is_paid(self) -> None:
         """The run ends early: let the host's state count what was spent on items that did not end, and save it."""
         engine, state, ledger = self._session.engine, self._session.state, self._session.driver.scheduler.ledger
         if state is None:
             return
+        self._bookkeeping.end()
         state.total_num_evals = max(state.total_num_evals, ledger.spent)
         if engine.run_dir is not None:
             with suppress(Exception):  # the host's own error is being raised
@@ -204,7 +212,10 @@ class _Run:
     def _validated(self, programs: list[dict[str, str]], state: Any) -> list[Any]:
         del state
         try:
-            return [self._current().take("validated") for _ in programs]
+            validated = [self._current().take("validated") for _ in programs]
         except EndOfRecording as end:
             self._settle()
             end.reraise()
+        for each in validated:
+            each.tell()
+        return [(each.evaluation, each.cost) for each in validated]

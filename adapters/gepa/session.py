@@ -6,12 +6,16 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from gepa.strategies.eval_policy import FullEvaluationPolicy
+
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._errors import BackendError
 from flashevolve_plugins._model import Sample, Stage, Terminal
+from flashevolve_plugins.adapters.gepa.budget import max_metric_calls
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.pool import new_entries
+from flashevolve_plugins.adapters.gepa.recording import Recording
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
 from flashevolve_plugins.adapters.gepa.validation import ValidationCache
 
@@ -46,11 +50,12 @@ class Session:
         self.driver = driver
         self.validation_cost = costs.validation
         self._proposal_cost = costs.proposal
-        self._calls_per_example = 1
+        self._calls_per_example = evaluator.calls_per_example
         self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
         self.merges = Merges(self)
         self.state: Any = None
-        #: What is in the pool or being validated, as sorted (component, text) pairs.
+        self._validates_all = type(engine.val_evaluation_policy) is FullEvaluationPolicy
+        #: What is in the pool or being validated, as sorted (component, text) pairs. See :meth:`take`.
         self.taken: set[tuple[tuple[str, str], ...]] = set()
         self._failed_reflections: int | None = 0
         #: Lets the host count what an item spent and its recording does not tell. Set by the run.
@@ -65,7 +70,8 @@ class Session:
         self.state = state
         self._drop_cache()
         self._first_iteration = state.i + 1
-        self.driver.scheduler.ledger.spent = state.total_num_evals  # more than the seed's, if the host resumes a run
+        ledger = self.driver.scheduler.ledger
+        ledger.limit, ledger.spent = max_metric_calls(self.engine), state.total_num_evals  # of both runs, if resumed
         seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
         self.driver.offer_from(self.source)
 
@@ -85,8 +91,9 @@ class Session:
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
                 return None
         self._offered += 1
+        recording = Recording()
         try:
-            merge = self.merges.offer(iteration)
+            merge = self.merges.offer(iteration, recording)
             if merge is not None:
                 return merge
             with self.scope(iteration):
@@ -94,8 +101,8 @@ class Session:
                     self.state, self.proposer.candidate_selector, self.proposer.batch_sampler, self.proposer.trainset
                 )
         except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
-            return failed(error)
-        return mutation(self, number, tasks, partial(self.scope, iteration))
+            return failed(error, recording)
+        return mutation(self, number, tasks, partial(self.scope, iteration), recording)
 
     def scope(self, iteration: int) -> AbstractContextManager[None]:
         """The scoped view of an iteration, with the metric calls spent or promised so far."""
@@ -105,8 +112,13 @@ class Session:
     def pool_entries(self, item: int | None) -> list[PoolEntry]:
         """What the host's pool holds and ours does not yet."""
         entries = new_entries(self.engine, self.state, self.driver.pool.version, item)
-        self.taken.update(tuple(sorted(entry.artifact.items())) for entry in entries)
+        self.take({tuple(sorted(entry.artifact.items())) for entry in entries})
         return entries
+
+    def take(self, contents: set[tuple[tuple[str, str], ...]]) -> None:
+        """Validate these once only. Under another policy than the full one a second time may be on other examples."""
+        if self._validates_all:
+            self.taken |= contents
 
     def note_reflection(self, result: Any) -> None:
         """Notice reflections that all fail: nothing would ever be proposed.
@@ -126,18 +138,21 @@ class Session:
 
     # -- for item bodies --------------------------------------------------------------------------------------------
 
-    def evaluation_sample(
-        self, stage: str, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool
-    ) -> Sample:
-        """One piece of an evaluation, as a sample."""
-        validates = stage == "validate" or not capture_traces  # the host then counts examples, whatever they cost
+    def _evaluation(self, stage: str, call: Callable[[], Any], examples: int, *what: Any, trace: bool) -> Sample:
+        """One call of the evaluator, as a sample."""
+        counts_examples = stage == "validate" or not trace  # as the host does then, whatever they cost
         return Sample(
-            partial(self.evaluator.evaluate, candidate, batch, capture_traces=capture_traces),
+            call,
             TASK,
-            cost=len(batch) if validates else self.rollout_cost(len(batch)),
-            spent=None if validates else self._calls,
-            seconds=self.seconds(stage, candidate, batch),
+            cost=examples if counts_examples else self.rollout_cost(examples),
+            spent=None if counts_examples else self._calls,
+            seconds=self.seconds(stage, *what),
         )
+
+    def keep(self, candidate: dict[str, str], ids: list[Any], evaluation: Any) -> None:
+        """Spare validations what a rollout has found, where the host validates on the training examples themselves."""
+        if self.cache.enabled and self.engine.valset is self.proposer.trainset:
+            self.cache.put(candidate, ids, evaluation)
 
     def rollout_cost(self, examples: int) -> int:
         """Metric calls that examples with traces are expected to cost: as many as the dearest did."""
@@ -149,10 +164,13 @@ class Session:
             dearest = ceil(evaluation.num_metric_calls / len(evaluation.scores))
             self._calls_per_example = max(self._calls_per_example, dearest)
 
-    def _calls(self, evaluation: Any) -> int:
-        self.note_calls(evaluation)
-        calls = evaluation.num_metric_calls
-        return len(evaluation.scores) if calls is None else calls
+    def _calls(self, evaluated: Any) -> int:
+        """Metric calls of one evaluation, or of several, as the host counts them."""
+        if isinstance(evaluated, list):
+            return sum(map(self._calls, evaluated))
+        self.note_calls(evaluated)
+        calls = evaluated.num_metric_calls
+        return len(evaluated.scores) if calls is None else int(calls)
 
     def evaluation_stage(
         self,
@@ -175,14 +193,19 @@ class Session:
         Returns:
             The stage, and a function from its results to one ``EvaluationBatch`` per item.
         """
+        together = self.evaluator.batch_evaluate
+        if together is not None and capture_traces and len(items) > 1:
+            examples = sum(len(batch) for _, batch in items)
+            sample = self._evaluation(name, partial(together, items), examples, items, trace=True)
+            return Stage(name, (sample,), then=then, commits=commits), lambda results: list(results[0])
         samples: list[Sample] = []
         counts: list[int] = []
         for candidate, batch in items:
             pieces = [[example] for example in batch] if self.evaluator.granularity == "example" else [batch]
             counts.append(len(pieces))
-            samples += [
-                self.evaluation_sample(name, candidate, piece, capture_traces=capture_traces) for piece in pieces
-            ]
+            for piece in pieces:
+                call = partial(self.evaluator.evaluate, candidate, piece, capture_traces=capture_traces)
+                samples.append(self._evaluation(name, call, len(piece), candidate, piece, trace=capture_traces))
 
         def finish(results: list[Any]) -> list[Any]:
             parts = iter(results)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gepa.core.state import ValsetEvaluation, _candidate_hash
@@ -13,7 +15,22 @@ if TYPE_CHECKING:
     from flashevolve_plugins.adapters.gepa.session import Session
 
 Entry: TypeAlias = "tuple[Any, float, dict[str, float] | None]"
-Finish: TypeAlias = "Callable[[list[Any]], list[tuple[ValsetEvaluation, int]]]"
+Finish: TypeAlias = "Callable[[list[Any]], list[Validated]]"
+
+
+@dataclass(frozen=True)
+class Validated:
+    """One candidate's evaluation on validation ids.
+
+    Args:
+        evaluation: the host's.
+        cost: metric calls.
+        tell: tells those who listen to evaluations of what ran.
+    """
+
+    evaluation: ValsetEvaluation
+    cost: int
+    tell: Callable[[], None]
 
 
 class ValidationCache:
@@ -24,17 +41,20 @@ class ValidationCache:
     """
 
     def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self._entries: dict[tuple[str, Any], Entry] = {}
 
     def get(self, candidate: dict[str, str], example: Any) -> Entry | None:
         """What is known of a candidate on a validation example."""
-        return self._entries.get((_candidate_hash(candidate), example)) if self._enabled else None
+        return self._entries.get((_candidate_hash(candidate), example)) if self.enabled else None
 
-    def put(self, candidate: dict[str, str], example: Any, entry: Entry) -> None:
-        """Remember a result."""
-        if self._enabled:
-            self._entries[_candidate_hash(candidate), example] = entry
+    def put(self, candidate: dict[str, str], ids: list[Any], evaluation: Any) -> dict[Any, Entry]:
+        """Remember the results of an ``EvaluationBatch``, and return them by id."""
+        objectives = evaluation.objective_scores or [None] * len(ids)
+        entries = dict(zip(ids, zip(evaluation.outputs, evaluation.scores, objectives, strict=True), strict=True))
+        if self.enabled:
+            self._entries.update(((_candidate_hash(candidate), example), entry) for example, entry in entries.items())
+        return entries
 
 
 class Pending:
@@ -51,6 +71,7 @@ class Pending:
         self._candidate = candidate
         self._known: dict[Any, Entry] = {}
         self.missing: list[Any] = []
+        self._examples: list[Any] | None = None
         for example in ids:
             entry = session.cache.get(candidate, example)
             if entry is None:
@@ -60,58 +81,54 @@ class Pending:
 
     def batch(self) -> tuple[dict[str, str], list[Any]]:
         """What must run: candidate and examples."""
-        return self._candidate, self._session.engine.valset.fetch(self.missing)
+        if self._examples is None:
+            self._examples = self._session.engine.valset.fetch(self.missing) if self.missing else []
+        return self._candidate, self._examples
 
-    def complete(self, evaluation: Any) -> tuple[ValsetEvaluation, int]:
+    def complete(self, evaluation: Any, *, capture_traces: bool = True) -> Validated:
         """Put the results of :meth:`batch` and what was known together.
 
         Args:
             evaluation: the ``EvaluationBatch`` of what ran, or ``None`` if nothing had to.
-
-        Returns:
-            The host's evaluation, and the metric calls it cost.
+            capture_traces: whether it ran with traces.
         """
-        for position, example in enumerate(self.missing):
-            objectives = evaluation.objective_scores
-            entry = (
-                evaluation.outputs[position],
-                evaluation.scores[position],
-                objectives[position] if objectives else None,
-            )
-            self._session.cache.put(self._candidate, example, entry)
-            self._known[example] = entry
+        if self.missing:
+            self._known |= self._session.cache.put(self._candidate, self.missing, evaluation)
         objectives_by_id = {example: entry[2] for example, entry in self._known.items() if entry[2] is not None}
-        return (
-            ValsetEvaluation(
-                outputs_by_val_id={example: entry[0] for example, entry in self._known.items()},
-                scores_by_val_id={example: entry[1] for example, entry in self._known.items()},
-                objective_scores_by_val_id=objectives_by_id or None,
-            ),
-            len(self.missing),
+        result = ValsetEvaluation(
+            outputs_by_val_id={example: entry[0] for example, entry in self._known.items()},
+            scores_by_val_id={example: entry[1] for example, entry in self._known.items()},
+            objective_scores_by_val_id=objectives_by_id or None,
         )
+        told = partial(self._session.evaluator.tell, *self.batch(), evaluation, capture_traces=capture_traces)
+        return Validated(result, len(self.missing), told if self.missing else lambda: None)
 
 
-def validation_stage(session: Session, candidates: list[dict[str, str]]) -> tuple[Stage, Finish, int]:
+def validation_stage(
+    session: Session, candidates: list[dict[str, str]], scope: Callable[[], Any]
+) -> tuple[Stage, Finish, int]:
     """The validation of what passed its gate.
 
     Args:
         session: the run.
         candidates: what the selection strategy took; those at the end that the budget cannot pay for are left out,
             but never all of them.
+        scope: enters the scoped view of the item's iteration.
 
     Returns:
         The stage, a function from its results to the host's evaluations with their costs in metric calls, and the
         number of candidates kept.
     """
     policy, valset, state = session.engine.val_evaluation_policy, session.engine.valset, session.state
-    pending = [Pending(session, each, list(policy.get_eval_batch(valset, state))) for each in candidates]
+    with scope():
+        pending = [Pending(session, each, list(policy.get_eval_batch(valset, state))) for each in candidates]
     while len(pending) > 1 and sum(len(each.missing) for each in pending) > session.affordable():
         pending.pop()
     session.note_costs(validation=max(len(each.missing) for each in pending))
     running = [each for each in pending if each.missing]
     stage, merge = session.evaluation_stage("validate", [each.batch() for each in running], commits=True)
 
-    def finish(results: list[Any]) -> list[tuple[ValsetEvaluation, int]]:
+    def finish(results: list[Any]) -> list[Validated]:
         merged = iter(merge(results))
         return [each.complete(next(merged) if each.missing else None) for each in pending]
 

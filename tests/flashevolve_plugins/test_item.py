@@ -38,7 +38,7 @@ def _in(state: State) -> Item:
 
 def test_an_item_begins_waiting_at_the_version_it_was_born_at() -> None:
     item = Item(7, 4, _stage())
-    assert (item.state, item.version, item.waiting, item.running) == (State.WAITING, 4, {0, 1}, set())
+    assert (item.state, item.version, item.waiting, item.running) == (State.WAITING, 4, {"task": [1, 0]}, set())
     assert item.story == ["offered@4", "rollout"]
     assert not item.complete
 
@@ -49,9 +49,9 @@ def test_an_item_without_samples_is_complete_at_once() -> None:
 
 def test_samples_are_counted_from_waiting_to_running_to_spent() -> None:
     item = Item(7, 4, _stage())
-    item.start(1)
-    assert (item.state, item.waiting, item.running) == (State.RUNNING, {0}, {1})
-    item.start(0)
+    assert item.start("task") == 0
+    assert (item.state, item.waiting, item.running) == (State.RUNNING, {"task": [1]}, {0})
+    assert item.start("task") == 1
     item.finish(1, 3)
     assert not item.complete
     item.finish(0, 1)
@@ -61,15 +61,14 @@ def test_samples_are_counted_from_waiting_to_running_to_spent() -> None:
 
 def test_the_next_stage_begins_afresh_and_keeps_what_was_spent() -> None:
     item = Item(7, 4, _stage())
-    for index in (0, 1):
-        item.start(index)
-        item.finish(index, 3)
+    for _ in range(2):
+        item.finish(item.start("task"), 3)
     item.reserved = item.failed = True
     number = item.stage_number
     item.move(State.DECIDING)
     following = _stage("gate", 3)
     item.deciding_to_waiting(following)
-    assert (item.state, item.stage, item.waiting) == (State.WAITING, following, {0, 1, 2})
+    assert (item.state, item.stage, item.waiting) == (State.WAITING, following, {"task": [2, 1, 0]})
     assert (item.reserved, item.failed, item.spent) == (False, False, 6)
     assert item.stage_number > number
     assert item.story == ["offered@4", "rollout", "gate"]
@@ -112,22 +111,38 @@ def test_no_item_ends_without_ending_first() -> None:
 def test_a_draining_item_starts_nothing() -> None:
     item = _in(State.DRAINING)
     with pytest.raises(InvalidTransition, match="Item 7 cannot be draining where running is needed"):
-        item.start(0)
-    assert item.waiting == {0, 1}
+        item.start("task")
+    assert item.waiting == {"task": [1, 0]}
 
 
 @pytest.mark.parametrize("start", [False, True])
 def test_a_sample_that_does_not_run_cannot_finish(start: bool) -> None:
     item = Item(7, 4, _stage())
-    item.start(1)
+    item.start("task")
     if start:
-        item.start(0)
-        item.finish(0, 0)
-    with pytest.raises(InvalidTransition, match="finish sample 0 of rollout") as refused:
-        item.finish(0, 3)
+        item.start("task")
+        item.finish(1, 0)
+    with pytest.raises(InvalidTransition, match="finish sample 1 of rollout") as refused:
+        item.finish(1, 3)
     assert refused.value.item == 7
     assert refused.value.story == ("offered@4", "rollout")
-    assert (item.spent, item.running) == (0, {1})
+    assert (item.spent, item.running) == (0, {0})
+
+
+def test_samples_start_in_order_on_each_resource() -> None:
+    resources = ("task", "local", "task", "local", "task")
+    item = Item(7, 4, Stage("rollout", tuple(Sample(_nothing, each, cost=1) for each in resources)))
+    assert [item.start("task"), item.start("task"), item.start("local")] == [0, 2, 1]
+    assert item.waiting == {"task": [4], "local": [3]}
+    item.start("task")
+    assert item.waiting == {"local": [3]}
+
+
+def test_an_item_needs_what_it_has_not_reserved() -> None:
+    item = Item(7, 4, Stage("rollout", (Sample(_nothing, "task", cost=3), Sample(_nothing, "task", cost=4)), then=10))
+    assert item.need == 17
+    item.reserved = True
+    assert item.need == 10
 
 
 def test_require_names_what_is_and_what_is_needed() -> None:

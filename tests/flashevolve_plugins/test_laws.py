@@ -266,10 +266,13 @@ class World:
         assert scheduler.ledger.spent == self.spent
         assert scheduler.ledger.reserved == self.reserved
         assert self.limits.budget is None or self.spent + self.reserved <= self.limits.budget
-        assert +scheduler.busy == +Counter({name: self.running_on(name) for name in self.slots})
-        assert +scheduler.stage_busy == +Counter({name: self.running_in(name) for name in STAGES})
-        assert +scheduler.backlog == +Counter({name: self.waiting_on(name) for name in self.slots})
-        assert sum(scheduler.waiting().values()) == sum(len(life.waiting) for life in lives)
+        assert +Counter(scheduler.busy) == +Counter({name: self.running_on(name) for name in self.slots})
+        assert +Counter(scheduler.stage_busy) == +Counter({name: self.running_in(name) for name in STAGES})
+        assert +Counter(scheduler.backlog) == +Counter({name: self.waiting_on(name) for name in self.slots})
+        waiting: Counter[str] = Counter()
+        for life in lives:
+            waiting[life.stage.name] += len(life.waiting)
+        assert +Counter(scheduler.stage_waiting) == +waiting
         assert scheduler.done == (not self.lives and self.offering is None and not self.may_offer())
         assert all(life.running or life.phase != "doomed" for life in lives), "nobody is kept from ending"
         assert all(life.running or life.waiting or life.phase != "open" for life in lives), "a done stage is finished"

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from local_runs import PATIENCE, VARIABLE, make_limits, make_stage, opened, our_
 from flashevolve_plugins._local import THREAD_NAME
 from flashevolve_plugins._model import (
     Discarded,
+    Limits,
     Outcome,
     Sample,
     Stage,
@@ -52,6 +54,25 @@ def test_no_more_threads_are_made_than_samples_ran_at_once() -> None:
         for _ in range(5):
             item.run(make_stage(*[threading.get_ident] * 7))
         assert 1 <= len(our_threads(THREAD_NAME)) <= 3
+
+
+def test_a_resource_with_one_slot_has_one_thread_and_shares_it_with_no_other() -> None:
+    threads: dict[str, set[int]] = {"task": set(), "only": set()}
+
+    def sample(resource: str, together: threading.Barrier) -> None:
+        threads[resource].add(threading.get_ident())
+        together.wait(PATIENCE)
+
+    limits = Limits(slots={"task": 2, "only": 1}, stages=("rollout",), entry="task")
+    with opened(limits) as driver:
+        item = driver.host_item()
+        for _ in range(20):  # else by chance
+            together = threading.Barrier(3)
+            resources = ("task", "only", "task")
+            item.run(Stage("rollout", tuple(Sample(partial(sample, each, together), each) for each in resources)))
+    assert len(threads["only"]) == 1
+    assert len(threads["task"]) == 2
+    assert threads["only"].isdisjoint(threads["task"])
 
 
 def test_results_come_in_sample_order_whoever_ends_first() -> None:

@@ -1,70 +1,89 @@
-"""The order in which waiting samples are taken."""
+"""The order in which items with waiting samples are taken."""
 
 from __future__ import annotations
 
 import random
 
-from flashevolve_plugins._queues import StageQueues, Waiting
+from flashevolve_plugins._queues import StageQueues
 
 STAGES = ("rollout", "gate", "validate")
 
 
-def _always(_: object) -> bool:
-    return True
+class Queues(StageQueues):
+    """Whose items wait until they are said not to, and whose stages may start until they are said not to."""
+
+    def __init__(self) -> None:
+        self.gone: set[tuple[int, str]] = set()
+        self.full: set[str] = set()
+        super().__init__(
+            STAGES, lambda item, stage: (item, stage) not in self.gone, lambda stage: stage not in self.full
+        )
 
 
-def _take_all(queues: StageQueues) -> list[Waiting]:
-    """What would start, one after the other."""
-    taken: list[Waiting] = []
-    while (entry := queues.first(lambda waiting: waiting not in taken, _always)) is not None:
-        taken.append(entry)
-    return taken
-
-
-def test_the_last_stage_goes_first_then_the_oldest_item_then_the_first_sample() -> None:
-    waiting = [
-        ("validate", Waiting(3, 0, 1)),
-        ("validate", Waiting(3, 1, 1)),
-        ("validate", Waiting(9, 0, 1)),
-        ("gate", Waiting(1, 0, 2)),
-        ("gate", Waiting(10, 0, 2)),
-        ("rollout", Waiting(2, 4, 1)),
-    ]
+def test_the_last_stage_goes_first_then_the_oldest_item() -> None:
+    waiting = [("validate", 3), ("validate", 9), ("gate", 1), ("gate", 10), ("rollout", 2)]
     shuffled = waiting.copy()
     random.Random(7).shuffle(shuffled)
-    queues = StageQueues(STAGES)
-    for stage, entry in shuffled:
-        queues.push(stage, entry)
-    assert _take_all(queues) == [entry for _, entry in waiting]
+    queues = Queues()
+    for stage, item in shuffled:
+        queues.push(stage, item)
+    for stage, item in waiting:
+        assert queues.first() == item
+        queues.gone.add((item, stage))
+    assert queues.first() is None
 
 
-def test_the_first_stays_until_it_is_void() -> None:
-    queues = StageQueues(STAGES)
-    entry = Waiting(1, 0, 1)
-    queues.push("gate", entry)
-    assert queues.first(_always, _always) == entry
-    assert queues.first(_always, _always) == entry
-    assert queues.first(lambda _: False, _always) is None
-    assert queues.first(_always, _always) is None
+def test_the_first_stays_until_it_waits_no_more() -> None:
+    queues = Queues()
+    queues.push("gate", 1)
+    assert (queues.first(), queues.first()) == (1, 1)
+    queues.gone.add((1, "gate"))
+    assert queues.first() is None
+    queues.gone.clear()
+    assert queues.first() is None
 
 
-def test_a_void_entry_on_top_hides_nothing() -> None:
-    queues = StageQueues(STAGES)
-    queues.push("validate", Waiting(1, 0, 1))
-    queues.push("validate", Waiting(2, 0, 1))
-    queues.push("gate", Waiting(1, 0, 1))
-    assert queues.first(lambda waiting: waiting.item == 2, _always) == Waiting(2, 0, 1)
-    assert queues.first(lambda waiting: waiting.item == 1, _always) == Waiting(1, 0, 1)
+def test_an_item_is_asked_about_with_the_stage_it_was_pushed_for() -> None:
+    queues = Queues()
+    queues.push("gate", 1)
+    queues.push("rollout", 1)
+    queues.gone.add((1, "gate"))
+    assert queues.first() == 1
+    queues.gone.add((1, "rollout"))
+    assert queues.first() is None
 
 
-def test_a_stage_that_may_not_start_is_passed_over_and_keeps_its_samples() -> None:
-    queues = StageQueues(STAGES)
-    queues.push("validate", Waiting(1, 0, 1))
-    queues.push("rollout", Waiting(2, 0, 1))
-    assert queues.first(_always, lambda stage: stage != "validate") == Waiting(2, 0, 1)
-    assert queues.first(_always, lambda stage: stage == "gate") is None
-    assert queues.first(_always, _always) == Waiting(1, 0, 1)
+def test_one_that_is_gone_from_the_top_hides_nothing() -> None:
+    queues = Queues()
+    queues.push("validate", 1)
+    queues.push("validate", 2)
+    queues.push("gate", 1)
+    queues.gone.add((1, "validate"))
+    assert queues.first() == 2
+    queues.gone.add((2, "validate"))
+    assert queues.first() == 1
+
+
+def test_an_item_pushed_twice_goes_once() -> None:
+    queues = Queues()
+    queues.push("gate", 1)
+    queues.push("gate", 1)
+    assert queues.first() == 1
+    queues.gone.add((1, "gate"))
+    assert queues.first() is None
+
+
+def test_a_stage_that_may_not_start_is_passed_over_and_keeps_its_items() -> None:
+    queues = Queues()
+    queues.push("validate", 1)
+    queues.push("rollout", 2)
+    queues.full = {"validate"}
+    assert queues.first() == 2
+    queues.full = {"validate", "rollout"}
+    assert queues.first() is None
+    queues.full.clear()
+    assert queues.first() == 1
 
 
 def test_an_empty_queue_has_no_first() -> None:
-    assert StageQueues(STAGES).first(_always, _always) is None
+    assert Queues().first() is None

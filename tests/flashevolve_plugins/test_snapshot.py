@@ -119,7 +119,8 @@ def test_the_schedulers_state_is_in_the_snapshot() -> None:
     scheduler.handle(ev.PoolUpdated(2))
     snapshot = Meter(START).snapshot(START, scheduler)
     assert (snapshot.items, snapshot.version, snapshot.reserved, snapshot.spent) == (1, 2, 12, 0)
-    assert (snapshot.busy, snapshot.running, snapshot.waiting) == ({"task": 1}, {"rollout": 1}, {"rollout": 2})
+    assert snapshot.busy == {"task": 1, "reflection": 0}
+    assert (snapshot.running, snapshot.waiting) == ({"rollout": 1, "validate": 0}, {"rollout": 2, "validate": 0})
 
 
 def test_a_snapshot_keeps_still_while_the_run_goes_on() -> None:

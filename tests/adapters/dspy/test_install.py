@@ -91,6 +91,13 @@ def test_a_dspy_without_the_seam_is_refused_only_where_flash_is_asked_for(monkey
         dspy.GEPA(**SETTINGS, executor="flash")
 
 
+def test_a_gepa_without_the_seam_is_refused_before_any_call_where_only_a_block_asks_for_flash(monkeypatch, task):
+    monkeypatch.delattr("gepa.core.engine.GEPAEngine._run_reflective_batch")
+    with Flash(progress=False), pytest.raises(HostError, match=r"it has no GEPAEngine\._run_reflective_batch"):
+        task.gepa().compile(task.student(), trainset=task.examples(3))
+    assert task.metric_calls == task.task_calls == []
+
+
 COPIES = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,

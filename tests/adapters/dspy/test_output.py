@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from dspy_values import per_predictor
 
 from flashevolve_plugins import Flash
 
@@ -23,9 +24,11 @@ def test_a_run_prints_one_line_and_nothing_on_standard_output(task, capfd):
     assert re.fullmatch(pattern, line)
 
 
-def test_without_progress_it_prints_nothing(task, capfd):
+def test_without_progress_it_prints_the_hosts_own_bar_and_nothing_else(task, capfd):
     task.compile(Flash(progress=False))
-    assert capfd.readouterr() == ("", "")
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert {line.split(":")[0] for line in said.err.splitlines() if line} == {"GEPA Optimization"}
 
 
 @pytest.fixture
@@ -72,6 +75,16 @@ def test_flash_logs_the_hosts_lines_iteration_after_iteration(task, lines):
         assert accepted[-1].endswith(f"with score {best}.")
     assert {text for _, text in kinds[1] - kinds[0]} <= {"Discarded be", "Discarded: t", "Duplicate of"}
     assert {level for level, _ in kinds[1]} == {"INFO"}
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_scores_that_differ_for_a_predictor_are_warned_of_once_per_run(lockstep, task, caplog, monkeypatch):
+    logger = logging.getLogger("dspy.teleprompt.gepa.gepa_utils")
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
+    task.compile(Flash(progress=False, lockstep=lockstep), metric=per_predictor(task))
+    assert len(task.feedback_calls) > 5
+    assert [record.levelname for record in caplog.records if "pred_name" in record.getMessage()] == ["WARNING"]
 
 
 class Terminal(io.StringIO):

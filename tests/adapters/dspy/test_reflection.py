@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from gepa.strategies.proposal_sampling import PxNSampling
 
 from flashevolve_plugins import Flash
 from flashevolve_plugins.hooks import hookimpl
@@ -55,6 +56,17 @@ def test_by_default_as_many_reflections_as_slots_run_at_once(task):
     flash = Flash(progress=False, staleness="full")
     task.compile(flash, max_metric_calls=200, num_threads=3)
     assert flash.last_run.slots["reflection"] == 3
+    assert next(first, None) is None
+    assert not meet.broken
+
+
+def test_the_proposals_of_one_sampling_call_reflect_at_once(task, consistent):
+    """The host makes them one after the other."""
+    meet = threading.Barrier(4)
+    first = iter(range(4))
+    task.on_reflect = lambda *_: next(first, None) is not None and meet.wait(60)
+    options = {"gepa_kwargs": {"sampling_strategy": PxNSampling(2, 2)}, "max_metric_calls": 150}
+    consistent(task, task.compile(Flash(progress=False, max_items=1), **options), 150)
     assert next(first, None) is None
     assert not meet.broken
 

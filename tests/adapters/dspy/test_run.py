@@ -136,6 +136,25 @@ def test_there_are_as_many_slots_as_the_host_has_threads(threads, setting, asked
     assert not together.broken
 
 
+def test_with_one_thread_the_metric_is_never_called_twice_at_once(task):
+    """Not even for a score while it is asked for feedback."""
+    inside, together = threading.Lock(), threading.Event()
+    patient = iter(range(5))
+
+    def metric(gold, pred, name):
+        if not inside.acquire(blocking=False):
+            together.set()
+            return
+        if name is not None and next(patient, None) is not None:
+            together.wait(0.1)  # for a call that must not come
+        inside.release()
+
+    task.on_metric = metric
+    task.compile(Flash(progress=False, staleness="full"), num_threads=1)
+    assert next(patient, None) is None
+    assert not together.is_set()
+
+
 def test_one_flash_serves_two_runs_at_once(task, consistent):
     flash, other = Flash(progress=False), type(task)()
     both = threading.Barrier(2)

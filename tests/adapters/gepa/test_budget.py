@@ -44,6 +44,20 @@ def test_what_a_sampling_call_needs_counts(kit):
     assert "one proposal (10)" in refused(kit, calls=LEAST, reflection_minibatch_size=5)
 
 
+def test_a_minibatch_that_is_filled_by_repeating_examples_counts_whole(kit):
+    assert "one proposal (10)" in refused(kit, calls=LEAST, trainset=[1], reflection_minibatch_size=5)
+    run = kit.run(kit.flash(), calls=10 + 10 + 10, trainset=[1], reflection_minibatch_size=5)
+    assert run.reflections == 1
+
+
+def test_a_small_budget_ends_a_resumed_run_with_what_it_had(kit, tmp_path):
+    before = kit.run(kit.flash(), run_dir=str(tmp_path))
+    after = kit.run(kit.flash(), run_dir=str(tmp_path), calls=0)
+    assert after.result.candidates == before.result.candidates
+    assert after.result.total_metric_calls == before.result.total_metric_calls
+    assert after.reflections == 0
+
+
 def test_the_seed_is_validated_on_what_its_policy_asks_for(kit):
     class Few(FullEvaluationPolicy):
         def get_seed_eval_batch(self, loader):

@@ -299,6 +299,17 @@ def test_a_discard_before_its_gate_is_a_skipped_evaluation_and_after_it_a_reject
     assert all(each["new_score"] > each["old_score"] for each in rejected)  # it had passed its gate
 
 
+def test_an_item_discarded_before_its_rollout_starts_no_evaluation(kit):
+    early = 0
+    for seed in range(3):
+        run = kit.run(kit.flash(max_concurrency=2, max_staleness=0), seed=seed, calls=300)
+        kit.check(run, 300)
+        early += sum("Discarded before rollout" in line for line in run.lines)
+        assert run.callbacks.names.count("on_evaluation_start") == run.callbacks.names.count("on_evaluation_end")
+        assert run.callbacks.names.count("on_candidate_selected") == run.callbacks.names.count("on_iteration_start")
+    assert early > 0
+
+
 def test_full_staleness_discards_nothing_but_what_the_budget_cannot_pay_for(kit):
     run = kit.run(kit.flash(max_concurrency=30, staleness="full"), calls=300)
     assert all("budget" in each for each in discards(run))
@@ -427,10 +438,9 @@ def test_strategies_get_what_the_host_gives_them(kit):
         assert len(criterion.judged) == len(selection.seen)
         reasons = {each["reason"] for each in run.callbacks.named("on_candidate_rejected")}
         assert "not by the margin" in reasons
-        seen[kind] = {
-            (margin, *sorted(set(metadata) - {"proposal_id"}), tag) for margin, metadata, tag in selection.seen
-        }
-    assert seen["flash"] == seen["host"] == {(0.1, "prompt:a", "raw_lm_output:a", "reflective_mutation")}
+        assert len({metadata["proposal_id"] for _, metadata, _ in selection.seen}) == len(selection.seen)
+        seen[kind] = {(margin, *sorted(metadata), tag) for margin, metadata, tag in selection.seen}
+    assert seen["flash"] == seen["host"] == {(0.1, "prompt:a", "proposal_id", "raw_lm_output:a", "reflective_mutation")}
 
 
 # -- the evaluation cache ----------------------------------------------------------------------------------------------

@@ -286,18 +286,18 @@ def test_an_engine_without_the_needed_seams_is_refused_by_name():
         def _run_reflective_batch(self):
             """Only this one."""
 
-    with pytest.raises(
-        HostError, match=r"gepa .* is not supported \(it has no GEPAEngine\._evaluate_programs_on_valset"
-    ):
+    with pytest.raises(HostError, match=r"gepa .* is not supported \(it has no GEPAEngine\._batch_evaluate"):
         require_supported(Engine)
     require_supported(gepa.core.engine.GEPAEngine)
 
 
-def test_an_unsupported_engine_is_refused_before_anything_is_spent(arguments, monkeypatch):
-    monkeypatch.delattr(gepa.core.engine.GEPAEngine, "_evaluate_programs_on_valset")
+@pytest.mark.parametrize("lockstep", [False, True], ids=["flash", "lockstep"])
+@pytest.mark.parametrize("gone", ["_evaluate_programs_on_valset", "_batch_evaluate"])
+def test_an_unsupported_engine_is_refused_before_anything_is_spent(arguments, monkeypatch, gone, lockstep):
+    monkeypatch.delattr(gepa.core.engine.GEPAEngine, gone)
     given = arguments()
-    with pytest.raises(HostError, match="flash runs with gepa 0.1.4"):
-        gepa.optimize(**given, executor=Flash(progress=False))
+    with pytest.raises(HostError, match=rf"no GEPAEngine.{gone}\): flash runs with gepa 0.1.4"):
+        gepa.optimize(**given, executor=Flash(progress=False, lockstep=lockstep))
     assert given["adapter"].calls == 0
 
 

@@ -4,7 +4,6 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from flashevolve_plugins import BackendError
@@ -82,7 +81,17 @@ def test_a_text_is_validated_once_however_often_it_is_proposed(kit):
     texts = [tuple(each.items()) for each in run.result.candidates]
     assert len(texts) == len(set(texts)) == 2
     reasons = {each["reason"] for each in run.callbacks.named("on_candidate_rejected")}
-    assert any(reason.startswith("Duplicate of a candidate") for reason in reasons)
+    assert any(reason.startswith("Duplicate of another candidate") for reason in reasons)
+
+
+def test_a_text_proposed_again_is_validated_on_the_examples_that_are_new_to_it(kit):
+    flash = kit.flash(max_concurrency=1, staleness="full")
+    run = kit.run(flash, reflection=Stuck(), val_evaluation_policy=Halves(), calls=200)
+    kit.check_serial_history(run, threading.get_ident())
+    assert len({tuple(each.values()) for each in run.result.candidates}) == 2
+    assert {tuple(scores) for scores in run.result.val_subscores[1:]} == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
+    reasons = {each["reason"] for each in run.callbacks.named("on_candidate_rejected")}
+    assert not any(reason.startswith("Duplicate") for reason in reasons)
 
 
 def test_reflections_that_all_fail_end_the_run_in_one_sentence(kit):
@@ -114,35 +123,6 @@ def test_an_adapter_s_own_count_of_calls_is_the_host_s_and_stays_in_the_budget(k
         assert run.result.total_metric_calls == run.last.spent <= 300
         told = sum(each["metric_calls_delta"] for each in run.callbacks.named("on_budget_updated"))
         assert told + 10 == run.result.total_metric_calls
-
-
-def test_only_the_default_adapter_with_a_model_of_its_own_is_declared(kit, caplog):
-    class Mine(DefaultAdapter):
-        pass
-
-    class Model:
-        """What the adapter makes of a model's name."""
-
-        def batch_complete(self, requests, **_options):
-            return [answer(messages) for messages in requests]
-
-    def answer(messages):
-        return messages[0]["content"]
-
-    def evaluate(data, response):
-        return EvaluationResult(kit.score(data["answer"], {"a": response}), "feedback")
-
-    data = [{"input": str(number), "additional_context": {}, "answer": number} for number in range(12)]
-    for kind, model, told in ((DefaultAdapter, Model(), 0), (DefaultAdapter, None, 1), (Mine, Model(), 1)):
-        caplog.clear()
-        adapter = kind(answer, evaluator=evaluate)
-        adapter._lm = model
-        run = kit.run(kit.flash(), adapter=adapter, trainset=data, valset=data)
-        kit.check_serial_history(run, threading.get_ident())
-        assert run.result.total_metric_calls == run.last.spent <= 150
-        assert len(run.result.candidates) > 1
-        assert len(caplog.messages) == told
-        assert run.last.slots["task"] == (1 if told else 10)
 
 
 @pytest.mark.parametrize("make", [SimpleNamespace, "slots"])

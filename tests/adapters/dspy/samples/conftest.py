@@ -114,10 +114,18 @@ def kit() -> Any:  # noqa: C901 - many small things under one name
         extras = [[type(value) for value in [*batch.scores, *batch.outputs]]]
         extras += [out.get_lm_usage() if isinstance(out, dspy.Prediction) else None for out in batch.outputs]
         return {
-            **vars(batch),
+            **{name: value for name, value in vars(batch).items() if name != "results"},
             "trajectories": batch.trajectories and [{**d, "trace": steps(d)} for d in batch.trajectories],
             "extras": extras,
         }
+
+    def row(result):
+        """Return a row of an evaluation, comparable as a batch is."""
+        example, output, score = result
+        if isinstance(output, tuple):
+            prediction, trace = output
+            output = (prediction, [(p.signature.instructions, inputs, out) for p, inputs, out in trace])
+        return example.toDict(), output, type(score), score
 
     class Canned:
         """An interpreter that answers a Flex module without running its code."""
@@ -134,5 +142,5 @@ def kit() -> Any:  # noqa: C901 - many small things under one name
                 raise RuntimeError("boom")
             return '{"answer": "an answer"}'
 
-    names = (Two, Called, metric, example, adapter, evaluate, by_host, shape, Canned)
+    names = (Two, Called, metric, example, adapter, evaluate, by_host, shape, row, Canned)
     return SimpleNamespace(CANDIDATE=CANDIDATE, raising=raising, **{each.__name__: each for each in names})

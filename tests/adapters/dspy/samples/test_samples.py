@@ -86,7 +86,7 @@ def test_a_parse_failure_is_told_although_its_trace_is_kept(traced, kit):
 
 
 @both_ways
-def test_flex_code_goes_through_the_host_and_what_it_swallows_is_told(traced, kit):
+def test_flex_code_is_scored_as_the_host_scores_it_and_what_it_swallows_is_told(traced, kit):
     live = kit.adapter(dspy.Flex("question -> answer", interpreter_factory=kit.Canned))
     (name,) = live._flex_paths
     told, questions = [], ["objectives", "boom", "metric"]
@@ -141,24 +141,47 @@ def test_usage_is_tracked_as_the_host_tracks_it(threads, traced, kit):
 
 
 @both_ways
-def test_module_callbacks_fire_below_the_caller_and_evaluation_callbacks_do_not(traced, kit):
-    seen = []
-
+def test_module_callbacks_fire_below_the_caller_as_in_the_host_and_evaluation_callbacks_do_not(traced, kit):
     class Recorder(BaseCallback):
+        def __init__(self):
+            self.seen, self.evaluations = [], 0
+
         def on_module_start(self, call_id, instance, inputs):
-            seen.append((type(instance).__name__, ACTIVE_CALL_ID.get()))
+            self.seen.append((type(instance).__name__, inputs, ACTIVE_CALL_ID.get() == "stage"))
+
+        def on_module_end(self, call_id, outputs, exception=None):
+            self.seen.append((type(outputs), outputs and len(outputs), type(exception)))
 
         def on_evaluate_start(self, call_id, instance, inputs):
-            seen.append("evaluate")
+            self.evaluations += 1
 
-    def run():
+    def run(evaluate):
         ACTIVE_CALL_ID.set("stage")
-        with dspy.context(callbacks=[Recorder()]):
-            kit.evaluate(kit.adapter(), ["true"], traced)
+        recorder = Recorder()
+        with dspy.context(callbacks=[recorder]):
+            for question in ("true", "unparsed", "boom"):
+                evaluate(kit.adapter(threads=1), [question], traced)
+        return recorder
 
-    contextvars.copy_context().run(run)
-    assert [name for name, _ in seen] == ["Two", "Predict", "Predict"]
-    assert seen[0] == ("Two", "stage")
+    mine, host = (contextvars.copy_context().run(run, each) for each in (kit.evaluate, kit.by_host))
+    assert (mine.evaluations, host.evaluations) == (0, 3)
+    assert [found for *found, _ in mine.seen] == [found for *found, _ in host.seen]
+    assert mine.seen[0][-1]
+    assert len(mine.seen) == 14
+
+
+@both_ways
+@pytest.mark.parametrize("student", ["Two", "Called"])
+def test_examples_carry_what_the_hosts_evaluation_gives_for_them(student, traced, kit):
+    class Recorder(BaseCallback):
+        def on_evaluate_end(self, call_id, outputs, exception=None):
+            self.results = outputs.results
+
+    recorder, live = Recorder(), kit.adapter(getattr(kit, student)())
+    with dspy.context(callbacks=[recorder]):
+        live.evaluate([kit.example(question) for question in ALL], kit.CANDIDATE, capture_traces=traced)
+    mine = merge(kit.evaluate(live, ALL, traced)).results
+    assert [kit.row(each) for each in mine] == [kit.row(each) for each in recorder.results]
 
 
 def test_a_program_is_shared_until_it_has_run_many_examples_and_the_oldest_are_forgotten(monkeypatch, kit):
@@ -174,4 +197,4 @@ def test_a_program_is_shared_until_it_has_run_many_examples_and_the_oldest_are_f
 def test_metric_calls_are_summed_when_any_batch_counts_them():
     counted = EvaluationBatch(outputs=[1, 2], scores=[0.0, 0.0], num_metric_calls=5)
     assert merge([counted, EvaluationBatch(outputs=[3], scores=[1.0])]).num_metric_calls == 6
-    assert merge([]) == EvaluationBatch(outputs=[], scores=[])
+    assert vars(merge([])) == {**vars(EvaluationBatch(outputs=[], scores=[])), "results": []}

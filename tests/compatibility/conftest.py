@@ -1,0 +1,40 @@
+"""What the matrix shares: recorded runs, replaced services, and the count of what was compared."""
+
+import shutil
+from collections import Counter
+
+import pytest
+
+pytest.register_assert_rewrite("gepa_checks")
+from fake_services import Services  # noqa: E402
+from gepa_kit import dispatch, kit, no_thread_stays  # noqa: E402, F401 - fixtures
+from gepa_runs import Runner  # noqa: E402
+from gepa_values import FOLDER  # noqa: E402
+
+TALLY = pytest.StashKey[Counter]()
+
+
+def pytest_configure(config):
+    config.stash[TALLY] = Counter()
+
+
+@pytest.fixture
+def tally(request):
+    """Counts what was compared, by a sentence's words."""
+    return request.config.stash[TALLY]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for words, count in sorted(config.stash[TALLY].items()):
+        terminalreporter.write_line(f"matrix: {count} {words}")
+
+
+@pytest.fixture
+def services(monkeypatch):
+    return Services(monkeypatch)
+
+
+@pytest.fixture
+def runner(kit, services):  # noqa: F811
+    yield Runner(kit, services)
+    shutil.rmtree(FOLDER, ignore_errors=True)

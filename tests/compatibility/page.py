@@ -1,0 +1,62 @@
+"""Writes docs/reference/compatibility.md from the rows of the matrix: ``python tests/compatibility/page.py``."""
+
+import sys
+from pathlib import Path
+
+from options import HOSTS, SEEDS_OF
+
+PAGE = Path("docs", "reference", "compatibility.md")
+TITLES = {"gepa.optimize": "gepa.optimize", "optimize_anything": "gepa.optimize_anything"}
+HEAD = """# Compatibility
+
+Every option of the supported hosts, each with the values that are tried, and what flash does with it:
+
+- **same**: a run has what the host's own run has.
+- **same, with note**: so it is in lockstep; the note says what differs outside it.
+- **refused**: one sentence says so before anything is spent.
+
+`tox -e matrix` runs each value twice for each seed, with the host's own loop and with `Flash(lockstep=True)`, and
+compares all that a user can see: candidates, parents, scores, trace entries, callbacks with their payloads, tracker
+calls, log lines, metric calls, what is printed, files and random generators. It runs the values outside lockstep too:
+one proposal at a time, which is the host's run as far as the budget goes, and many at once, in serial order and within
+the budget. `python tests/compatibility/page.py` writes this page from the rows of that test.
+
+| host | options | values | seeds | pairs of runs equal in lockstep |
+|---|---|---|---|---|
+"""
+
+
+def text(options):
+    """The page.
+
+    Args:
+        options: the rows of all hosts.
+    """
+    by_host = {host: [each for each in options if each.host == host] for host in HOSTS}
+    page = HEAD
+    for host, rows in by_host.items():
+        values, seeds = sum(len(each.cases) for each in rows), len(SEEDS_OF[host])
+        names = len({each.name for each in rows})
+        page += f"| `{TITLES.get(host, host)}` | {names} | {values} | {seeds} | {values * seeds} |\n"
+    for host, rows in by_host.items():
+        page += f"\n## {TITLES.get(host, host)}\n\n| option | values | flash | note |\n|---|---|---|---|\n"
+        for each in rows:
+            note = f"{each.refused} ..." if each.refused else each.note
+            cells = (f"`{each.name}`", "; ".join(each.cases), each.verdict, note)
+            page += "".join(f"| {cell.replace('|', chr(92) + '|')} " for cell in cells) + "|\n"
+    return page
+
+
+def rows():
+    """The rows of all hosts."""
+    import anything_options
+    import dspy_options
+    import gepa_options
+
+    return (*gepa_options.OPTIONS, *anything_options.OPTIONS, *dspy_options.OPTIONS)
+
+
+if __name__ == "__main__":
+    root = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(root / "tests" / "helpers"))
+    (root / PAGE).write_text(text(rows()), encoding="utf-8")
