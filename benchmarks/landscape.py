@@ -19,6 +19,7 @@ Split = Literal["train", "val", "test"]
 
 _CODE = re.compile(r"\[([A-Z]\d[A-Z]\d)\]")
 _CASE = re.compile(r"\bcase ([0-9a-f]{12})\b")
+_PART = re.compile(r"\bPart (\d+) of (\d+): ")
 _NAMED = re.compile(r"Broken rule \[([A-Z]\d[A-Z]\d)\]")
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 _DIGITS = "23456789"
@@ -104,6 +105,8 @@ class Landscape:
         added: most sentences that one reflection adds.
         missed: chance that a reflection finds only a general remark, which helps nothing.
         forgotten: chance, per sentence already stated, that a reflection drops it.
+        lost: chance, per sentence that a merged change adds or drops, that the merge loses it.
+        lost_per_change: what is added to ``lost`` for every change of a merge beyond the first.
 
     Raises:
         ValueError: a parameter is out of its range.
@@ -126,9 +129,15 @@ class Landscape:
     added: int = 2
     missed: float = 0.7
     forgotten: float = 0.0
+    lost: float = 0.3
+    lost_per_change: float = 0.0
     _book: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     _by_code: dict[str, Rule] = field(init=False, repr=False, compare=False)
+    _places: dict[str, int] = field(init=False, repr=False, compare=False)
     _rivals: dict[str, str] = field(init=False, repr=False, compare=False)
+    _known: dict[tuple[str, int, int], dict[str, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges and draw the rules."""
@@ -150,6 +159,7 @@ class Landscape:
             rivals[one], rivals[other] = other, one
         object.__setattr__(self, "_book", book)
         object.__setattr__(self, "_by_code", {rule.code: rule for rule in book})
+        object.__setattr__(self, "_places", {rule.code: place for place, rule in enumerate(book)})
         object.__setattr__(self, "_rivals", rivals)
 
     @property
@@ -167,14 +177,33 @@ class Landscape:
         ids = (f"{self._seed_of('case', split, str(index)):012x}"[-12:] for index in range(n))
         return [Example(name, f"Write the reply to case {name}.") for name in ids]
 
+    @staticmethod
+    def part_question(question: str, part: int, parts: int) -> str:
+        """Return what the ``part``-th of the ``parts`` predictors of a program is asked; parts count from 1.
+
+        The rules are dealt out to the parts in turn, and a part can only state and keep its own.
+        """
+        return f"Part {part} of {parts}: {question}" if parts > 1 else question
+
     def needed_rules(self, question: str) -> tuple[str, ...] | None:
-        """Return the codes that the example in ``question`` needs, or None if it names no case."""
+        """Return the codes that the example, or part of one, in ``question`` needs, or None if it names no case."""
+        drawn = self._drawn(question)
+        return None if drawn is None else tuple(drawn)
+
+    def _drawn(self, question: str) -> dict[str, float] | None:
+        """Return each code that ``question`` needs, with the luck of its example; kept, since both never change."""
         found = _CASE.search(question)
         if found is None:
             return None
-        draw = random.Random(self._seed_of("needs", found.group(1)))
-        count = draw.randint(*self.needed)
-        return tuple(rule.code for rule in draw.sample(self._book[: self.rules], count))
+        asked = _PART.search(question)
+        key = (found.group(1), *(map(int, asked.groups()) if asked else (1, 1)))
+        if key not in self._known:
+            case, part, parts = key
+            needs, luck = (random.Random(self._seed_of(word, case)) for word in ("needs", "luck"))
+            rules = needs.sample(self._book[: self.rules], needs.randint(*self.needed))
+            drawn = {rule.code: luck.gauss(0, 1) for rule in rules}
+            self._known[key] = {code: luck for code, luck in drawn.items() if self._places[code] % parts == part - 1}
+        return self._known[key]
 
     def stated(self, instruction: str) -> frozenset[str]:
         """Return the codes, of rules and distractors, that ``instruction`` states."""
@@ -189,13 +218,17 @@ class Landscape:
         harm = (1 - self.distractor_harm) ** distractors * (1 - self.length_harm) ** surplus
         return base * harm
 
-    def true_score(self, instruction: str) -> float:
-        """Return the expected score, 0 to 1, of ``instruction`` over all tasks: exact, without noise.
+    def true_score(self, *instructions: str) -> float:
+        """Return the expected score, 0 to 1, over all tasks: exact, without noise.
 
         Every rule is needed equally often, so this is the mean chance over the rules.
+
+        Args:
+            instructions: one for each part of the program.
         """
-        stated = self.stated(instruction)
-        chances = [self.keep_probability(rule.code, stated) for rule in self._book[: self.rules]]
+        stated = [self.stated(each) for each in instructions]
+        rules = enumerate(self._book[: self.rules])
+        chances = [self.keep_probability(rule.code, stated[index % len(stated)]) for index, rule in rules]
         return math.fsum(chances) / len(chances)
 
     def answer(self, instruction: str, question: str, luck: int) -> str:
@@ -206,24 +239,24 @@ class Landscape:
             question: text that names a case.
             luck: seed of everything that is not tied to the example itself.
         """
-        case, needed = _CASE.search(question), self.needed_rules(question)
-        if case is None or needed is None:
+        drawn = self._drawn(question)
+        if drawn is None:
             return "There is no case in this question, so no rule applies."
         stated = self.stated(instruction)
-        own, shared = random.Random(luck), random.Random(self._seed_of("luck", case.group(1)))
+        own = random.Random(luck)
         alone, common = math.sqrt(1 - self.steadiness), math.sqrt(self.steadiness)
         kept = []
-        for code in needed:
-            draw = common * shared.gauss(0, 1) + alone * own.gauss(0, 1)
+        for code, shared in drawn.items():
+            draw = common * shared + alone * own.gauss(0, 1)
             if _NORMAL.cdf(draw) < self.keep_probability(code, stated):
                 kept.append(f"[{code}]")
         return f"The reply keeps {' '.join(kept) or 'no rule'}."
 
     def score(self, question: str, answer: str) -> float:
-        """Return the share, 0 to 1, of the needed rules that ``answer`` keeps; 0 without a known case."""
+        """Return the share, 0 to 1, of the needed rules that ``answer`` keeps: 0 without a case, 1 without a rule."""
         needed = self.needed_rules(question)
-        if needed is None:
-            return 0.0
+        if not needed:
+            return 0.0 if needed is None else 1.0
         kept = set(_CODE.findall(answer))
         return sum(code in kept for code in needed) / len(needed)
 
@@ -233,16 +266,16 @@ class Landscape:
         The same question and answer always give the same text. Some names are wrong, as the landscape says.
         """
         score = self.score(question, answer)
-        needed = self.needed_rules(question) or ()
+        needed = self.needed_rules(question)
         kept = set(_CODE.findall(answer))
-        broken = [code for code in needed if code not in kept]
+        broken = [code for code in needed or () if code not in kept]
         draw = random.Random(self._seed_of("feedback", question, answer))
         lines = [f"The reply earns {score:.2f} of 1."]
         for code in draw.sample(broken, min(self.named, len(broken))):
             name = self._misname(broken, draw) if draw.random() < self.wrong_name else code
             lines.append(f"Broken rule {self._by_code[name].statement}")
         if not broken:
-            lines.append("Nothing is to be improved." if needed else "The question names no case.")
+            lines.append("The question names no case." if needed is None else "Nothing is to be improved.")
         return score, "\n".join(lines)
 
     def named_rules(self, text: str) -> list[str]:
@@ -273,6 +306,27 @@ class Landscape:
         lines.extend(self._by_code[code].statement for code in draw.sample(fresh, wanted))
         return "\n".join(lines)
 
+    def merge(self, current: str, changes: Sequence[tuple[str, str]], luck: int) -> str:
+        """Return ``current`` with changes merged in, as a merging model would: some sentences get lost.
+
+        Args:
+            current: the text to merge onto.
+            changes: (text before, text after) of each change.
+            luck: seed of this merge.
+        """
+        draw = random.Random(luck)
+        lost = min(1.0, self.lost + self.lost_per_change * (len(changes) - 1))
+        lines = current.split("\n")
+        for before, after in changes:
+            old, new = (
+                dict.fromkeys(line for line in text.split("\n") if self.stated(line)) for text in (before, after)
+            )
+            added = [line for line in new if line not in old and draw.random() >= lost]
+            dropped = [line for line in old if line not in new and draw.random() >= lost]
+            lines = [line for line in lines if line not in dropped]
+            lines += [line for line in dict.fromkeys(added) if line not in lines]
+        return "\n".join(lines)
+
     def _misname(self, broken: Sequence[str], draw: random.Random) -> str:
         """Return the code of a distractor or of a rule that is not broken."""
         if self.distractors and draw.random() < self.distractor_name:
@@ -298,7 +352,7 @@ class Landscape:
             msg = "named and added must be 1 or more, length_limit 0 or more"
             raise ValueError(msg)
         shares = ("keep_stated", "keep_unstated", "distractor_harm", "length_harm", "steadiness")
-        for name in (*shares, "wrong_name", "distractor_name", "missed", "forgotten"):
+        for name in (*shares, "wrong_name", "distractor_name", "missed", "forgotten", "lost", "lost_per_change"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 msg = f"{name} must lie within 0 and 1, not {value}"

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins.benchmarks.landscape import Landscape
+from flashevolve_plugins.benchmarks.presets import SEED_INSTRUCTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins.benchmarks.landscape import Landscape
-
-SEED_INSTRUCTION = "Answer the question."
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -30,33 +29,63 @@ class Task:
         trainset: examples for rollouts.
         valset: examples for validations.
         metric: dspy's five-argument metric, with feedback.
-        true_score: the score of an instruction without noise, or ``None`` where it cannot be computed.
+        true_score: the score of a candidate without noise, or ``None`` where it cannot be computed.
         adapter: the dspy adapter to use, or ``None`` for dspy's own.
+        landscape: the rules behind it, or ``None`` for a file of examples.
+        parts: predictors of the program.
     """
 
     trainset: list[Any]
     valset: list[Any]
     metric: Callable[..., Any]
-    true_score: Callable[[str], float] | None = None
+    true_score: Callable[[dict[str, str]], float] | None = None
     adapter: Any = None
+    landscape: Landscape | None = None
+    parts: int = 1
 
     def program(self) -> Any:
-        """A fresh program, one predictor from question to answer."""
-        return dspy.Predict(dspy.Signature("question -> answer", SEED_INSTRUCTION))
+        """A fresh program, from question to answer."""
+        return dspy.Predict(_signature()) if self.parts == 1 else _Parts(self.parts)
 
 
-def landscape_task(landscape: Landscape, *, train: int, val: int) -> Task:
+def _signature() -> Any:
+    return dspy.Signature("question -> answer", SEED_INSTRUCTION)
+
+
+class _Parts(dspy.Module):
+    """A program whose predictors each write a part of the answer, one after the other."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self._parts = parts
+        for part in range(1, parts + 1):
+            setattr(self, f"part_{part}", dspy.Predict(_signature()))
+
+    def forward(self, question: str) -> Any:
+        """Answer in parts."""
+        answers = [
+            getattr(self, f"part_{part}")(question=Landscape.part_question(question, part, self._parts)).answer
+            for part in range(1, self._parts + 1)
+        ]
+        return dspy.Prediction(answer=" ".join(answers))
+
+
+def landscape_task(landscape: Landscape, *, train: int, val: int, parts: int = 1) -> Task:
     """A task of the hidden-rule landscape.
 
     Args:
         landscape: the rules; the simulated server must answer by the same ones.
         train: number of training examples.
         val: number of validation examples.
+        parts: predictors of the program.
     """
 
     def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
-        del trace, pred_name, pred_trace
+        del trace
         score, feedback = landscape.feedback(gold.question, pred.answer)
+        if pred_name is not None and parts > 1:
+            _, inputs, outputs = pred_trace[0]
+            feedback = landscape.feedback(inputs["question"], outputs["answer"])[1]
         return dspy.Prediction(score=score, feedback=feedback)
 
     def examples(split: Any, count: int) -> list[Any]:
@@ -64,7 +93,11 @@ def landscape_task(landscape: Landscape, *, train: int, val: int) -> Task:
             dspy.Example(question=each.question).with_inputs("question") for each in landscape.examples(split, count)
         ]
 
-    return Task(examples("train", train), examples("val", val), metric, landscape.true_score)
+    def true_score(candidate: dict[str, str]) -> float:
+        return landscape.true_score(*(text for _, text in sorted(candidate.items())))
+
+    trainset, valset = examples("train", train), examples("val", val)
+    return Task(trainset, valset, metric, true_score, landscape=landscape, parts=parts)
 
 
 class PlainAdapter(dspy.Adapter):

@@ -161,7 +161,7 @@ class _Run:
                     self._count(index, time.monotonic() - arrived)
                 self._events.put_nowait((index, progress))
 
-            keys.append(self._engine.submit(self._prompt_tokens, choice.tokens, marks, report))
+            keys.append(self._engine.submit(self._prompt_tokens, choice.tokens, marks, report, choice.slowness))
         return keys
 
     def _count(self, index: int, seconds: float) -> None:

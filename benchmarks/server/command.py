@@ -86,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--base-token-time", type=float, default=latency.base_token_time, help="seconds per token, running alone")
     add("--half-batch", type=float, default=latency.half_batch, help="running requests that double the token time")
     add("--prefill-ratio", type=float, default=latency.prefill_ratio, help="cost of a prompt token, in output tokens")
+    add("--first-token", type=float, default=latency.first_token, help="seconds before the first token, running alone")
+    add("--spread", type=float, default=latency.spread, help="spread of the logarithm of a request's slowness")
     add("--mean-tokens", type=float, default=lengths.mean, help="mean output length")
     add("--sigma", type=float, default=lengths.sigma, help="spread of the logarithm of the output length")
     add("--longest", type=int, default=lengths.maximum, help="longest output, in tokens")
@@ -101,6 +103,8 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
         half_batch=options.half_batch,
         max_num_seqs=options.max_num_seqs,
         prefill_ratio=options.prefill_ratio,
+        first_token=options.first_token,
+        spread=options.spread,
         time_scale=options.time_scale,
     )
     lengths = OutputLengths(options.mean_tokens, options.sigma, options.longest)
@@ -160,6 +164,8 @@ def arguments(settings: ServerSettings, port: int) -> Sequence[str]:
         "--base-token-time": latency.base_token_time,
         "--half-batch": latency.half_batch,
         "--prefill-ratio": latency.prefill_ratio,
+        "--first-token": latency.first_token,
+        "--spread": latency.spread,
         "--mean-tokens": lengths.mean,
         "--sigma": lengths.sigma,
         "--longest": lengths.maximum,

@@ -45,9 +45,11 @@ class Engine:
         """Seconds of use, summed over all slots, up to the last event."""
         return self._clock.slot_seconds
 
-    def submit(self, prompt_tokens: int, output_tokens: int, marks: int, report: Callable[[Progress], None]) -> int:
+    def submit(
+        self, prompt_tokens: int, output_tokens: int, marks: int, report: Callable[[Progress], None], slowness: float
+    ) -> int:
         """Add a request and return its key; ``report`` is called at each of its marks, perhaps before this returns."""
-        key = self._clock.submit(self._loop.time(), prompt_tokens, output_tokens, marks)
+        key = self._clock.submit(self._loop.time(), prompt_tokens, output_tokens, marks, slowness)
         self._reports[key] = report
         self._deliver()
         return key

@@ -24,6 +24,8 @@ class LatencyModel:
         half_batch: number of running requests at which a token takes twice ``base_token_time``, above 0.
         max_num_seqs: most requests that run at once; the others wait in the order they came.
         prefill_ratio: work of one prompt token, in output tokens, 0 or more.
+        first_token: seconds before the first token of a request that runs alone, besides its prompt's, 0 or more.
+        spread: standard deviation of the logarithm of what makes one request slower or faster than another, 0 or more.
         time_scale: factor on every duration, 0 or more; 0 answers at once.
 
     Raises:
@@ -34,11 +36,13 @@ class LatencyModel:
     half_batch: float = 128.0
     max_num_seqs: int = 256
     prefill_ratio: float = 0.01
+    first_token: float = 0.0
+    spread: float = 0.0
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("base_token_time", "prefill_ratio", "time_scale"):
+        for name in ("base_token_time", "prefill_ratio", "first_token", "spread", "time_scale"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 msg = f"{name} must be 0 or more, not {value}"
@@ -53,6 +57,15 @@ class LatencyModel:
     def token_time(self, running: int) -> float:
         """Return the seconds one output token takes while ``running`` requests run."""
         return self.base_token_time * (1 + running / self.half_batch) * self.time_scale
+
+    def draw_slowness(self, source: random.Random) -> float:
+        """Return a factor on one request's work; its median is 1."""
+        return math.exp(self.spread * source.gauss(0, 1)) if self.spread else 1.0
+
+    def prefill(self, prompt_tokens: int) -> float:
+        """Return the work before the first token, in output tokens."""
+        waiting = self.first_token / self.base_token_time if self.base_token_time else 0.0
+        return waiting + prompt_tokens * self.prefill_ratio
 
 
 @dataclass(frozen=True)
@@ -169,7 +182,7 @@ class TokenClock:
         """Requests that wait for a slot."""
         return len(self._waiting)
 
-    def submit(self, now: float, prompt_tokens: int, output_tokens: int, marks: int = 1) -> int:
+    def submit(self, now: float, prompt_tokens: int, output_tokens: int, marks: int = 1, slowness: float = 1.0) -> int:
         """Add a request and return its key.
 
         Args:
@@ -177,11 +190,12 @@ class TokenClock:
             prompt_tokens: 0 or more.
             output_tokens: 1 or more.
             marks: at how many equal parts of the output ``advance`` reports progress; the last is the end.
+            slowness: factor on the request's work, as ``LatencyModel.draw_slowness`` gives it.
         """
         self._run_to(now)
         self._keys += 1
-        prefill = prompt_tokens * self.model.prefill_ratio
-        self._waiting[self._keys] = _Request(prefill, float(output_tokens), marks)
+        prefill = slowness * self.model.prefill(prompt_tokens)
+        self._waiting[self._keys] = _Request(prefill, slowness * output_tokens, marks)
         self._admit()
         return self._keys
 

@@ -32,11 +32,13 @@ class Choice:
         text: what the client reads.
         tokens: what it counts; most of it stands for thinking that is not sent.
         finish_reason: "length" if ``max_tokens`` cut the text.
+        slowness: factor on its work.
     """
 
     text: str
     tokens: int
     finish_reason: Literal["stop", "length"]
+    slowness: float = 1.0
 
 
 class Simulator:
@@ -69,9 +71,10 @@ class Simulator:
         draw = random.Random(hashlib.blake2b(key + seen.to_bytes(8, "big"), digest_size=16).digest())
         text = reply(self._settings.landscape, chat.messages, chat.response_format, draw.getrandbits(64))
         tokens = max(self._settings.lengths.draw(draw, self._median), count_tokens(text))
+        slowness = self._settings.latency.draw_slowness(draw)
         limit = chat.max_tokens
         if limit is None or tokens <= limit:
-            return Choice(text, tokens, "stop")
+            return Choice(text, tokens, "stop", slowness)
         if count_tokens(text) <= limit:
-            return Choice(text, limit, "stop")
-        return Choice(text[: limit * _CHARACTERS_PER_TOKEN], limit, "length")
+            return Choice(text, limit, "stop", slowness)
+        return Choice(text[: limit * _CHARACTERS_PER_TOKEN], limit, "length", slowness)

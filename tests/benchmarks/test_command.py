@@ -76,8 +76,8 @@ def test_every_setting_survives_the_command_line(monkeypatch: pytest.MonkeyPatch
     from flashevolve_plugins.benchmarks.server import serve as serve_module
 
     settings = ServerSettings(
-        Landscape(seed=7, rules=9, needed=(2, 3), length_limit=5, conflicts=2, missed=0.25),
-        LatencyModel(0.5, 7.0, 3, 0.125, 0.25),
+        Landscape(seed=7, rules=9, needed=(2, 3), length_limit=5, conflicts=2, missed=0.25, lost=0.5),
+        LatencyModel(0.5, 7.0, 3, 0.125, first_token=0.75, spread=0.5, time_scale=0.25),
         OutputLengths(20.0, 0.75, 90),
         11,
         ("a", "b"),

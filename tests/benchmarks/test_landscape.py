@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashevolve_plugins.benchmarks import Landscape
+from flashevolve_plugins.benchmarks.presets import PRESETS
 
 PLAIN = Landscape()
 HELPFUL = [rule for rule in PLAIN.book if rule.helps]
@@ -159,3 +160,91 @@ def test_text_without_a_case_earns_nothing() -> None:
 def test_a_parameter_out_of_its_range_is_named(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Landscape(**values)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "distractors", "score"),
+    [
+        ("additive", 0, 0, 0.25),
+        ("additive", 10, 0, 0.5 * 0.95 + 0.5 * 0.25),
+        ("distractors", 20, 2, 0.95 * 0.88**2),
+        ("length", 9, 0, (9 * 0.95 + 11 * 0.25) / 20),
+        ("length", 12, 0, (12 * 0.95 + 8 * 0.25) / 20 * 0.95**3),
+        ("conflicts", 16, 0, 0.25),
+        ("conflicts", 20, 0, (4 * 0.95 + 16 * 0.25) / 20),
+        ("all", 20, 1, (4 * 0.95 + 16 * 0.25) / 20 * 0.88 * 0.95**12),
+        ("overwriting", 20, 0, 0.95),
+    ],
+)
+def test_a_preset_scores_known_prompts_as_it_says(name: str, rules: int, distractors: int, score: float) -> None:
+    landscape = PRESETS[name].landscape(4)
+    stated = [*landscape.book[:rules], *landscape.book[landscape.rules : landscape.rules + distractors]]
+    assert landscape.true_score(prompt(*(rule.statement for rule in stated))) == pytest.approx(score)
+
+
+def test_a_program_of_several_parts_scores_each_rule_where_it_belongs() -> None:
+    book = PLAIN.book
+    right = ["\n".join(rule.statement for rule in book[part:20:3]) for part in range(3)]
+    assert PLAIN.true_score(*right) == pytest.approx(0.95)
+    assert PLAIN.true_score(right[1], right[2], right[0]) == pytest.approx(0.25)
+    assert PLAIN.true_score(right[0], "", "") == pytest.approx((7 * 0.95 + 13 * 0.25) / 20)
+
+
+def test_the_answers_of_the_parts_earn_the_true_score_together() -> None:
+    texts = [PLAIN.book[0].statement, "\n".join(rule.statement for rule in PLAIN.book[1:20:3]), "Reply."]
+    earned = []
+    for luck, example in enumerate(PLAIN.examples("test", 3000)):
+        asked = [PLAIN.part_question(example.question, part, 3) for part in (1, 2, 3)]
+        answers = [PLAIN.answer(text, question, luck) for text, question in zip(texts, asked, strict=True)]
+        earned.append(PLAIN.score(example.question, " ".join(answers)))
+    assert sum(earned) / len(earned) == pytest.approx(PLAIN.true_score(*texts), abs=0.015)
+
+
+def test_the_parts_of_an_example_need_its_rules_between_them() -> None:
+    question = PLAIN.examples("val", 1)[0].question
+    parts = [PLAIN.needed_rules(PLAIN.part_question(question, part, 3)) or () for part in (1, 2, 3)]
+    assert sorted(code for part in parts for code in part) == sorted(PLAIN.needed_rules(question) or ())
+    assert PLAIN.part_question(question, 1, 1) == question
+
+
+def test_the_feedback_of_a_part_names_its_own_rules() -> None:
+    precise = Landscape(wrong_name=0.0, named=20)
+    for example in precise.examples("train", 20):
+        question = precise.part_question(example.question, 2, 3)
+        score, text = precise.feedback(question, "")
+        named = precise.named_rules(text)
+        assert sorted(named) == sorted(precise.needed_rules(question) or ())
+        assert score == (0.0 if named else 1.0)
+
+
+def changes(*additions: int) -> list[tuple[str, str]]:
+    """Return changes that each add one rule to the same text."""
+    return [(prompt(), prompt(PLAIN.book[rule].statement)) for rule in additions]
+
+
+def test_a_merge_that_loses_nothing_states_what_every_change_states() -> None:
+    careful = Landscape(lost=0.0)
+    current = prompt(careful.book[9].statement)
+    merged = careful.merge(current, changes(1, 2, 2), 0)
+    assert merged == prompt(*(careful.book[rule].statement for rule in (9, 1, 2)))
+    dropped = (prompt(careful.book[9].statement, careful.book[8].statement), prompt(careful.book[8].statement))
+    assert careful.merge(current, [dropped], 0) == prompt()
+
+
+def test_a_merge_loses_the_share_that_the_landscape_says() -> None:
+    def kept(landscape: Landscape, size: int) -> float:
+        found = [len(landscape.stated(landscape.merge(prompt(), changes(*range(size)), luck))) for luck in range(800)]
+        return sum(found) / len(found) / size
+
+    assert kept(PLAIN, 4) == pytest.approx(0.7, abs=0.03)
+    assert kept(PRESETS["merges-lose-60"].landscape(0), 4) == pytest.approx(0.4, abs=0.03)
+    assert kept(PRESETS["merges-lose-80"].landscape(0), 4) == pytest.approx(0.2, abs=0.03)
+    growing = PRESETS["merges-lose-more"].landscape(0)
+    assert kept(growing, 1) == pytest.approx(0.7, abs=0.05)
+    assert kept(growing, 8) == pytest.approx(0.3 - 0.09, abs=0.03)
+    assert PLAIN.merge(prompt(), changes(1, 2, 3), 5) == PLAIN.merge(prompt(), changes(1, 2, 3), 5)
+
+
+def test_remarks_are_not_merged() -> None:
+    remark = (prompt(), prompt("In general, be brief and be precise."))
+    assert Landscape(lost=0.0).merge(prompt(), [remark], 0) == prompt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel, OutputLengths, TokenClock
+from flashevolve_plugins.benchmarks.server.profiles import PROFILES
 
 MODEL = LatencyModel(base_token_time=0.01, half_batch=4, max_num_seqs=2, prefill_ratio=0.1)
 
@@ -182,3 +184,33 @@ def test_output_lengths_reach_odd_means_too(mean: float, sigma: float, maximum: 
 def test_a_parameter_out_of_its_range_is_refused(kind: Any, values: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must"):
         kind(**values)
+
+
+def test_the_first_token_and_slowness_are_work_of_the_request() -> None:
+    model = LatencyModel(base_token_time=0.1, half_batch=1e12, prefill_ratio=0.5, first_token=2.0)
+    clock = TokenClock(model)
+    clock.submit(0.0, prompt_tokens=4, output_tokens=10)
+    assert clock.next_time() == pytest.approx(2.0 + 0.2 + 1.0)
+    clock = TokenClock(model)
+    clock.submit(0.0, prompt_tokens=4, output_tokens=10, slowness=3.0)
+    assert clock.next_time() == pytest.approx(3 * 3.2)
+    assert LatencyModel(base_token_time=0.0, first_token=2.0).prefill(0) == 0.0
+
+
+def test_slowness_varies_as_the_spread_says() -> None:
+    source = random.Random(5)
+    assert LatencyModel().draw_slowness(source) == 1.0
+    assert source.random() == random.Random(5).random()  # nothing was drawn
+    logs = [math.log(LatencyModel(spread=0.67).draw_slowness(source)) for _ in range(4000)]
+    assert sum(logs) / len(logs) == pytest.approx(0, abs=0.04)
+    assert math.sqrt(sum(each**2 for each in logs) / len(logs)) == pytest.approx(0.67, abs=0.03)
+
+
+def test_the_profiles_are_as_fast_as_the_figures_they_name() -> None:
+    h100, api, laptop = (PROFILES[name].latency for name in ("h100", "api", "laptop"))
+    assert 1 / h100.token_time(1) == pytest.approx(99, abs=1)
+    assert 256 / h100.token_time(256) == pytest.approx(8500, rel=0.01)
+    assert api.token_time(1) == pytest.approx(api.token_time(64)) == pytest.approx(1 / 60)
+    assert math.exp(1.645 * api.spread) == pytest.approx(3, rel=0.01)
+    assert 1 / laptop.token_time(1) == pytest.approx(41, abs=0.5)
+    assert 4 * laptop.token_time(1) / laptop.token_time(4) == pytest.approx(1.94, abs=0.02)

@@ -1,0 +1,158 @@
+"""Which runs make which table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey
+
+if TYPE_CHECKING:
+    from flashevolve_plugins.benchmarks.bench.cells import Clock
+
+
+@dataclass(frozen=True)
+class Table:
+    """A group of runs that are reported together.
+
+    Args:
+        name: as on the command line.
+        title: what it shows.
+        clock: ``"virtual"`` or ``"server"``.
+        cells: the settings.
+        rivals: by name; the first is what the others are compared with.
+        seeds: how many.
+    """
+
+    name: str
+    title: str
+    clock: Clock
+    cells: tuple[Cell, ...]
+    rivals: tuple[str, ...]
+    seeds: int
+
+    def runs(self) -> list[RunKey]:
+        """Its runs, seed by seed, so that a table that is not finished compares like with like."""
+        return [
+            RunKey(self.clock, cell, rival, seed)
+            for seed in range(self.seeds)
+            for cell in self.cells
+            for rival in self.rivals
+        ]
+
+
+_LANDSCAPES = ("additive", "distractors", "length", "conflicts", "all")
+_STRATEGIES = ("independent-4", "independent-8", "independent-16", "pxn-2x2", "pxn-2x4", "pxn-4x4")
+_BOTH = tuple(f"{name}{selection}" for name in _STRATEGIES for selection in ("", "/best"))
+_POLICIES = ("full", "full/8", "guarded:0", "guarded:4")
+_USUAL = ("sequential", "independent-16", "independent-16/best", "gepa:independent-16", "full", "guarded")
+
+TABLES = {
+    each.name: each
+    for each in (
+        Table(
+            "rivals",
+            "Every rival, in virtual time",
+            "virtual",
+            (Cell(),),
+            ("sequential", *_BOTH, "gepa:sequential", *(f"gepa:{name}" for name in _BOTH), *_POLICIES),
+            16,
+        ),
+        Table(
+            "landscapes",
+            "Depth and breadth: hazards of the landscape, in virtual time",
+            "virtual",
+            tuple(Cell(landscape=name) for name in _LANDSCAPES),
+            ("sequential", "independent-16", "independent-16/best", "full", "guarded:0"),
+            50,
+        ),
+        Table(
+            "programs",
+            "Reflections that overwrite, and a program with three predictors, in virtual time",
+            "virtual",
+            (Cell(landscape="overwriting"), Cell(landscape="components")),
+            ("sequential", "independent-16", "independent-16/best", "full", "guarded:0"),
+            16,
+        ),
+        Table(
+            "budgets",
+            'Valsets and budgets, from auto="light" (780 calls at a valset of 100) to 10,000 calls, in virtual time',
+            "virtual",
+            tuple(Cell(val=val, calls=calls) for val in (50, 100, 300) for calls in (780, 3000, 10000)),
+            ("sequential", "independent-16/best", "full", "full/8", "guarded:0"),
+            16,
+        ),
+        Table(
+            "servers",
+            "Server profiles, in virtual time",
+            "virtual",
+            (
+                Cell(slots=8),
+                Cell(),
+                Cell(slots=64, val=300),
+                Cell(slots=128),
+                Cell(profile="api"),
+                Cell(profile="api", slots=64),
+                Cell(profile="laptop", slots=4, val=50),
+            ),
+            _USUAL,
+            16,
+        ),
+        Table(
+            "no-help",
+            "Where asynchrony has little or nothing to give: one slot, a server that is saturated already, a budget for"
+            " hardly more than the seed; in virtual time",
+            "virtual",
+            (Cell(slots=1, val=50, calls=1500), Cell(profile="laptop", slots=32, val=50, calls=1500), Cell(calls=320)),
+            ("sequential", "full", "guarded:0"),
+            16,
+        ),
+        Table(
+            "speed",
+            "Through the simulated server",
+            "server",
+            tuple(
+                replace(cell, calls=calls)
+                for calls in (3000, 10000)
+                for cell in (Cell(slots=8), Cell(), Cell(slots=64, val=300), Cell(slots=128))
+            ),
+            ("sequential", "independent-16", "pxn-4x4", "independent-16/best", "gepa:independent-16", "full"),
+            8,
+        ),
+        Table(
+            "instant",
+            "Tiny latencies: what is left is the processor's work; through the simulated server",
+            "server",
+            (Cell(profile="instant", slots=16, val=50, calls=1500, time_scale=1.0),),
+            ("sequential", "full", "guarded:0"),
+            8,
+        ),
+        Table(
+            "turbo",
+            "TurboGEPA, in an environment of its own; through the simulated server",
+            "server",
+            (Cell(),),
+            ("sequential", "full", "guarded:0", "turbo-gepa"),
+            8,
+        ),
+    )
+}
+
+QUICK = (
+    Table(
+        "quick-virtual",
+        "In virtual time",
+        "virtual",
+        (Cell(calls=1500), Cell(landscape="conflicts", calls=1500)),
+        ("sequential", "independent-16/best", "full", "guarded:0"),
+        3,
+    ),
+    Table(
+        "quick-server",
+        "Through the simulated server",
+        "server",
+        (Cell(slots=16, val=50, calls=600, train=60, time_scale=0.02),),
+        ("sequential", "independent-8/best", "full"),
+        2,
+    ),
+)
