@@ -44,7 +44,7 @@ class Watched(Adapter):
         """Score every example."""
         scores = super().evaluate(batch, candidate).scores
         outputs, inner = [Payload() for _ in batch], [Payload() for _ in batch]
-        self.alive.update(outputs, inner)
+        self.alive.update([*outputs, *inner])
         traces = [{"payload": each, "feedback": ""} for each in inner] if capture_traces else None
         return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
 
