@@ -231,18 +231,19 @@ def _no_free_seconds() -> Iterator[None]:
         bookkeeping.FREE_SECONDS = kept
 
 
-def commits(candidates: int, count: int = COMMITS) -> dict[str, float]:
+def commits(candidates: int, count: int = COMMITS, slots: int = SLOTS) -> dict[str, float]:
     """What a commit costs, as :meth:`Commits.shares` says it, around the commit of the candidate of that number.
 
     Args:
         candidates: in the pool at the middle of what is watched.
         count: commits watched.
+        slots: of the task and of the reflection.
     """
     watch = Commits(skip=10, count=count)
     known = candidates - count // 2 - watch.skip
     with tempfile.TemporaryDirectory() as run_dir, _no_free_seconds():
         save_state(run_dir, known)
-        optimize(Adapter(1.0, known), run_dir=run_dir, callbacks=[watch], stop_callbacks=[watch])
+        optimize(Adapter(1.0, known), slots=slots, run_dir=run_dir, callbacks=[watch], stop_callbacks=[watch])
     return watch.shares()
 
 

@@ -115,7 +115,7 @@ def measure(sizes: Sequence[int] = SIZES, slots: int = MANY_SLOTS, minutes: floa
     """
     figures = []
     for items in sizes:
-        tries = [run(items, slots, validation=20) for _ in range(max(1, 3_000 // items))]
+        tries = [run(items, slots, validation=20) for _ in range(min(10, max(1, 3_000 // items)))]
         cost = min(each.per_sample for each in tries)
         figures.append(Figure(f"virtual time, {slots:,} slots, {items:,} items: processor time per sample", cost, "us"))
     few, many = _calls(sizes[0], slots), _calls(sizes[-2], slots)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,12 @@ class Bookkeeping:
     def changed(self) -> None:
         """The host's state has changed: write it as soon as may be."""
         self._unsaved = True
-        self.save()
+        self.tick()
+
+    def tick(self) -> None:
+        """Write what is not up to date. What that raises is raised again when the host asks for it to be saved."""
+        with suppress(Exception):
+            self.save()
 
     def save(self) -> None:
         """Write the state file if it is not up to date, and the logs beside it, each if its share allows it."""

@@ -171,7 +171,7 @@ class _Run:
         if session.state is None:
             session.begin(state, self._seed_item)
             self._bookkeeping.begin(state)
-            session.driver.tick = self._bookkeeping.save
+            session.driver.tick = self._bookkeeping.tick
         if self._ended is not None:
             self._record()
             self._bookkeeping.changed()

@@ -62,13 +62,15 @@ def _calls(point: Point) -> float:
 def _scores(
     axis: Any, rivals: Mapping[str, Sequence[Record]], colors: Sequence[str], value: Callable[[Point], float]
 ) -> None:
-    """The mean over the seeds with a band from lowest to highest, as far as the longest run goes."""
+    """The mean over the seeds with a band that holds the middle half of them, as far as the longest run goes."""
     for (name, records), color in zip(rivals.items(), colors, strict=True):
         longest = max(_end(record, value) for record in records)
         grid = [longest * index / (GRID - 1) for index in range(GRID)]
-        columns = list(zip(*(on_grid(record.curve, value, grid) for record in records), strict=True))
+        columns = [*map(sorted, zip(*(on_grid(record.curve, value, grid) for record in records), strict=True))]
+        out = len(records) // 4  # seeds left out of the band at either end
         axis.plot(grid, [sum(each) / len(each) for each in columns], color=color, label=f"{name} ({len(records)})")
-        axis.fill_between(grid, [*map(min, columns)], [*map(max, columns)], color=color, alpha=0.15, linewidth=0)
+        low, high = ([each[place] for each in columns] for place in (out, -1 - out))
+        axis.fill_between(grid, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _end(record: Record, value: Callable[[Point], float]) -> float:

@@ -55,9 +55,10 @@ def matrix(summary: Summary) -> list[str]:
 
 def scores(rivals: dict[str, Figures]) -> list[str]:
     """Time and score of a cell."""
+    early = next(iter(rivals.values())).early_seconds
     head = [
-        "", "seeds", "wall time, s", "times faster", "score (range)", "score less the first's, equal calls",
-        "equal time", "reached it", "times sooner", "times fewer calls",
+        "", "seeds", "wall time, s", "times faster", f"score after {early:.0f} s", "final score (range)",
+        "less the first's, equal calls", "equal time", "reached it", "times sooner", "times fewer calls",
     ]  # fmt: skip
     rows = [
         [rival, str(each.seeds), f"{each.seconds.mean:.0f}", *_time_and_score(each)] for rival, each in rivals.items()
@@ -96,12 +97,12 @@ def throughput(rivals: dict[str, Figures]) -> list[str]:
 
 def _time_and_score(each: Figures) -> list[str]:
     against = each.against
-    score = _range(each.score, "{:.2f}")
+    score = [f"{each.early:.2f}", _range(each.score, "{:.2f}")]
     if against is None:
-        return ["1", score, *[NOTHING] * 5]
+        return ["1", *score, *[NOTHING] * 5]
     return [
         _interval(against.faster, "{:.1f}"),
-        score,
+        *score,
         _interval(against.score, "{:+.2f}"),
         _interval(against.score_in_time, "{:+.2f}"),
         f"{against.reached} of {against.pairs}",

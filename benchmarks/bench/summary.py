@@ -50,6 +50,8 @@ class Figures:
         seeds: number of runs.
         seconds: wall time.
         score: final score.
+        early: score after ``early_seconds``; the mean.
+        early_seconds: the mean wall time of the cell's fastest rival.
         calls: metric calls.
         most_over: the most calls of a run above the budget.
         proposals: evaluated proposals per minute.
@@ -71,6 +73,8 @@ class Figures:
     seeds: int
     seconds: Spread
     score: Spread
+    early: float
+    early_seconds: float
     calls: Spread
     most_over: int
     proposals: float
@@ -113,16 +117,19 @@ def summarize(runs: Mapping[str, Mapping[str, Mapping[int, Record]]], first: str
         runs: what ``by_rival`` gave.
         first: the rival that the others are compared with.
     """
-    return {
-        title: {
-            rival: _figures(list(each.values()), None if rival == first else _against(each, rivals.get(first, {})))
+    summary: Summary = {}
+    for title, rivals in runs.items():
+        fastest = min(statistics.fmean(run.seconds for run in each.values()) for each in rivals.values())
+        summary[title] = {
+            rival: _figures(
+                list(each.values()), fastest, None if rival == first else _against(each, rivals.get(first, {}))
+            )
             for rival, each in rivals.items()
         }
-        for title, rivals in runs.items()
-    }
+    return summary
 
 
-def _figures(runs: Sequence[Record], against: Against | None) -> Figures:
+def _figures(runs: Sequence[Record], fastest: float, against: Against | None) -> Figures:
     def of(value: Callable[[Record], float]) -> list[float]:
         return [value(run) for run in runs]
 
@@ -135,6 +142,8 @@ def _figures(runs: Sequence[Record], against: Against | None) -> Figures:
         seeds=len(runs),
         seconds=spread(of(lambda run: run.seconds)),
         score=spread(of(lambda run: run.score)),
+        early=statistics.fmean(of(lambda run: run.score_in(fastest))),
+        early_seconds=fastest,
         calls=spread(of(lambda run: run.metric_calls)),
         most_over=max(run.metric_calls - run.cell.calls for run in runs),
         proposals=statistics.fmean(of(lambda run: 60 * run.proposals / run.seconds)),

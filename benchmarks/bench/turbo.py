@@ -21,14 +21,14 @@ from flashevolve_plugins.benchmarks.bench.versions import versions
 from flashevolve_plugins.benchmarks.presets import PRESETS, SEED_INSTRUCTION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flashevolve_plugins.benchmarks.bench.cells import RunKey
     from flashevolve_plugins.benchmarks.landscape import Landscape
 
 
 class Watch:
-    """Counts calls, and notes which candidate is best of those evaluated on every validation example.
+    """Counts calls, and follows which candidate TurboGEPA itself holds for the best.
 
     Args:
         landscape: knows the true score.
@@ -40,44 +40,40 @@ class Watch:
         self._landscape = landscape
         self._val = val
         self._budget = budget
-        self.spent = asyncio.Event()
         self._start = time.monotonic()
-        self._scores: dict[str, dict[str, float]] = {}
+        self._examples: dict[str, set[str]] = {}
         self._parents: dict[str, str | None] = {}
         self._texts: dict[str, str] = {}
+        self.spent = asyncio.Event()
         self.calls = 0
-        self.sweeps = 0
-        self.best = float("-inf")
+        self.best = 0.0
         self.best_text = SEED_INSTRUCTION
-        self.curve: list[Point] = []
+        self.curve = [Point(0.0, 0, landscape.true_score(SEED_INSTRUCTION))]
+        #: TurboGEPA's best text so far, or ``None``, and its score there. Set once there is an orchestrator.
+        self.pick: Callable[[], tuple[str | None, float]] = lambda: (None, 0.0)
 
-    def note(self, candidate: Any, example: str, score: float) -> None:
+    def note(self, candidate: Any, example: str) -> None:
         """A candidate was scored on an example."""
         self.calls += 1
         if self.calls >= self._budget:
             self.spent.set()
         self._texts.setdefault(candidate.fingerprint, candidate.text)
         self._parents.setdefault(candidate.text, candidate.meta.get("parent"))
-        scores = self._scores.setdefault(candidate.text, {})
-        known = len(scores)
-        scores[example] = score
-        if known == len(scores) or len(scores) < self._val:
-            return
-        self.sweeps += 1
-        mean = sum(scores.values()) / self._val
-        if mean > self.best:
-            self.best, self.best_text = mean, candidate.text
-        self.curve.append(Point(time.monotonic() - self._start, self.calls, self.true_score))
+        self._examples.setdefault(candidate.text, set()).add(example)
+        text, self.best = self.pick()
+        if text is not None and text != self.best_text:
+            self.best_text = text
+            self.curve.append(Point(time.monotonic() - self._start, self.calls, self._landscape.true_score(text)))
 
     @property
-    def true_score(self) -> float:
-        """Of the best candidate."""
-        return self._landscape.true_score(self.best_text)
+    def sweeps(self) -> int:
+        """Candidates that were scored on every validation example."""
+        return sum(len(examples) == self._val for examples in self._examples.values())
 
     @property
     def proposals(self) -> int:
         """Candidates that were evaluated on anything, without the seed."""
-        return max(0, len(self._scores) - 1)
+        return max(0, len(self._examples) - 1)
 
     @property
     def depth(self) -> int:
@@ -109,7 +105,6 @@ def run_turbo(key: RunKey, base_url: str) -> Record:
     _optimize(key, landscape, watch, gauge)
     ended = time.monotonic()
     in_flight = gauge.means(ended)
-    seed = Point(0.0, 0, landscape.true_score(SEED_INSTRUCTION))
     return Record(
         clock="server",
         cell=cell,
@@ -127,7 +122,7 @@ def run_turbo(key: RunKey, base_url: str) -> Record:
         most_in_flight=gauge.most,
         best_validation=watch.best,
         depth=watch.depth,
-        curve=[seed, *watch.curve],
+        curve=watch.curve,
         in_flight=in_flight,
         cpu_seconds=time.process_time() - cpu,
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -155,8 +150,18 @@ def _optimize(key: RunKey, landscape: Landscape, watch: Watch, gauge: Gauge) -> 
     class Adapter(DefaultAdapter):
         async def _task_runner(self, candidate: Any, example_id: str) -> Any:
             metrics = await super()._task_runner(candidate, example_id)
-            watch.note(candidate, example_id, metrics["quality"])
+            watch.note(candidate, example_id)
             return metrics
+
+        def _build_orchestrator(self, **options: Any) -> Any:
+            orchestrator = super()._build_orchestrator(**options)
+
+            def pick() -> tuple[str | None, float]:
+                found = self._build_run_metadata(orchestrator, orchestrator.archive.pareto_entries())
+                return found["best_prompt"], found["best_quality"]
+
+            watch.pick = pick
+            return orchestrator
 
     examples = [DefaultDataInst(each.question, "", id=each.id) for each in landscape.examples("val", cell.val)]
     adapter = Adapter(

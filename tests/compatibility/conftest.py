@@ -24,6 +24,16 @@ def tally(request):
     return request.config.stash[TALLY]
 
 
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # one of several processes
+        session.config.workeroutput["tally"] = dict(session.config.stash[TALLY])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    node.config.stash[TALLY].update(node.workeroutput.get("tally", {}))
+
+
 def pytest_terminal_summary(terminalreporter, config):
     for words, count in sorted(config.stash[TALLY].items()):
         terminalreporter.write_line(f"matrix: {count} {words}")

@@ -11,7 +11,7 @@ LINE = re.compile(r"Iteration (\d+)")
 
 
 def told(run, iterations):
-    """What a run told of its first iterations, without the live state: events, log lines, tracker calls and trace."""
+    """What a run told of its first iterations, without the live state: events, log lines, trackers and trace."""
     last = run.first + iterations
     events = [
         (name, {key: each for key, each in event.items() if key != "state"})
@@ -25,7 +25,19 @@ def told(run, iterations):
             run.tracked, lambda call: call[0] == "log_summary" or (call[0] == "log_metrics" and call[2]["step"] > last)
         ),
         "trace": run.trace[:last],
+        "services": trackers(run, last)
+        + [call for call in run.services if call[0].startswith("tqdm")][: iterations + 2],
     }
+
+
+def trackers(run, last):
+    """What trackers outside this process were told, up to an iteration."""
+    calls = [call for call in run.services if call[0].startswith(("wandb", "mlflow", "client", "log_artifact"))]
+    return before(calls, lambda call: "best_candidate_idx" in repr(call) or step_of(call) > last)
+
+
+def step_of(call):
+    return call[-1].get("step", 0) if isinstance(call[-1], dict) else 0
 
 
 def before(entries, ends):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from gepa_history import check_history, iterations, told
+from gepa_history import check_history, iterations, step_of, told
 from gepa_options import OPTIONS
 from gepa_records import contents
 from gepa_runs import DEFAULTS
@@ -92,6 +92,9 @@ def check_asked(asked, run):
         assert {number.split("-")[0] for number in numbers} == {f"{i + 1}"}
         assert len(numbers) == len(set(numbers))
         assert len(selected) <= len(proposals)
+    if type(run.engine.selection_strategy).__name__ == "AllImprovements":
+        reasons = [each["reason"] for each in run.callbacks.named("on_candidate_rejected")]
+        assert not [each for each in reasons if "not selected" in each], "something else was the reason"
     calls = [i for i, *_ in asked.selections]
     assert len(calls) == len(set(calls)), "a sampling call's proposals were not compared together"
 
@@ -121,7 +124,7 @@ def check_files(run):
 
 def check_services(run):
     """Trackers outside this process see one step after the other too."""
-    steps = [call[-1]["step"] for call in run.services if isinstance(call[-1], dict) and "step" in call[-1]]
+    steps = [step for call in run.services if (step := step_of(call))]
     assert steps == sorted(steps)
 
 

@@ -12,10 +12,10 @@ if find_spec("dspy") is None:
 import dspy
 from dspy_options import OPTIONS
 from dspy_runs import FOLDER, Run, assert_begins, assert_equal, check, differ
+from options import seeds
 
 from flashevolve_plugins import Flash
 
-SEEDS = range(3)
 OF = {"dspy.GEPA": dspy.GEPA.__init__, "dspy.GEPA.compile": dspy.GEPA.compile}
 KNOWN = {host: {*inspect.signature(of).parameters} - {"self", "executor"} for host, of in OF.items()}
 NEW = "code_proposer" in KNOWN["dspy.GEPA"]  # dspy 3.4
@@ -61,7 +61,7 @@ def test_every_parameter_has_a_row():
 @EVERY
 def test_lockstep_equals_the_host(option, label, monkeypatch, tally):
     case, most, changed = option.cases[label], 0, False
-    for seed in SEEDS[:1] if option.name == "auto" else SEEDS:
+    for seed in seeds(option):
         host = Run(None, case, seed, monkeypatch)
         assert_equal(host, Run(flash(lockstep=True), case, seed, monkeypatch))
         tally["pairs of runs of dspy.GEPA equal in lockstep"] += 1

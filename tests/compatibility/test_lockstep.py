@@ -6,6 +6,7 @@ from gepa_runs import assert_equal, differ
 from options import SEEDS, cases
 
 CASES = cases(OPTIONS)
+FEW = 5  # seeds
 
 
 def without(case, name):
@@ -22,7 +23,7 @@ def test_lockstep_equals_the_host(kit, runner, dispatch, tally, option, label):
         assert getattr(flash.adapter, "outside", 0) == 0, "evaluations outside the Scheduler"
         tally["pairs of runs of gepa.optimize equal in lockstep"] += 1
         most = max(most, 2 if host.error else len(host.result.candidates))
-        if not changed or label in option.unchanged:
-            changed = changed or differ(host, runner.run(None, without(case, option.name), seed))
+        if not changed and (seed < FEW or label not in option.unchanged):
+            changed = differ(host, runner.run(None, without(case, option.name), seed))
     assert most > 1
     assert changed is (label not in option.unchanged)

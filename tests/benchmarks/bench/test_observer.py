@@ -9,6 +9,7 @@ import pytest
 from flashevolve_plugins.benchmarks import Landscape
 from flashevolve_plugins.benchmarks.bench.observer import Gauge, Observer, shares
 from flashevolve_plugins.benchmarks.bench.turbo import Watch
+from flashevolve_plugins.benchmarks.presets import SEED_INSTRUCTION
 
 
 class Clock:
@@ -74,18 +75,20 @@ def test_the_stages_of_a_synchronous_host_fill_its_time(clock):
     assert shares({}) == {}
 
 
-def test_turbogepas_candidates_count_once_all_examples_are_scored():
+def test_the_curve_of_turbogepa_follows_what_it_holds_for_the_best():
     landscape = Landscape()
     rule = landscape.book[0].statement
     watch = Watch(landscape, 2, 5)
-    seed = SimpleNamespace(text="Answer.", fingerprint="s", meta={})
+    seed = SimpleNamespace(text=SEED_INSTRUCTION, fingerprint="s", meta={})
     child = SimpleNamespace(text=rule, fingerprint="c", meta={"parent": "s"})
-    for candidate, example, score in ((seed, "a", 0.2), (child, "a", 0.9), (seed, "b", 0.4), (seed, "b", 0.4)):
-        watch.note(candidate, example, score)
-    assert (watch.sweeps, watch.best, watch.best_text, watch.depth) == (1, pytest.approx(0.3), "Answer.", 0)
+    for candidate, example in ((seed, "a"), (child, "a"), (seed, "b"), (seed, "b")):
+        watch.note(candidate, example)
+    assert (watch.sweeps, watch.best_text, watch.depth, len(watch.curve)) == (1, SEED_INSTRUCTION, 0, 1)
     assert not watch.spent.is_set()
-    watch.note(child, "b", 0.1)
+    watch.pick = lambda: (rule, 0.4)
+    watch.note(child, "b")
     assert (watch.calls, watch.proposals, watch.sweeps) == (5, 1, 2)
-    assert (watch.best_text, watch.depth) == (rule, 1)
+    assert (watch.best, watch.best_text, watch.depth) == (0.4, rule, 1)
+    assert watch.curve[-1].calls == 5
     assert watch.curve[-1].score == landscape.true_score(rule) > watch.curve[0].score
     assert watch.spent.is_set()

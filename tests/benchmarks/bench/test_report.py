@@ -25,9 +25,9 @@ def test_a_cell_has_time_and_score_then_throughput_and_cost(table, pair):
     text, _ = report([table], pair)
     first, second = tables(text)
     assert "### additive, h100, 2 slots, valset 10, 100 calls, virtual time" in text
-    assert first["sequential"][:4] == ["2", "120", "1", "0.60 (0.60 to 0.60)"]
-    assert first["full"][:4] == ["2", "30", "4.0 (4.0 to 4.0)", "0.50 (0.30 to 0.70)"]
-    assert first["full"][4:] == ["+0.10 (-2.44 to +2.64)", "+0.30 (-2.24 to +2.84)", "1 of 2", "-", "-"]
+    assert first["sequential"][:5] == ["2", "120", "1", "0.20", "0.60 (0.60 to 0.60)"]
+    assert first["full"][:5] == ["2", "30", "4.0 (4.0 to 4.0)", "0.50", "0.50 (0.30 to 0.70)"]
+    assert first["full"][5:] == ["+0.10 (-2.44 to +2.64)", "+0.30 (-2.24 to +2.84)", "1 of 2", "-", "-"]
     assert second["full"][:9] == ["8.00", "4.00", "6.00", "200", "0.50", "0.80", "2", "2 (to 2)", "2.0"]
 
 

@@ -31,6 +31,13 @@ def test_a_rival_is_compared_seed_by_seed(figures):
     assert against.first_in_time == pytest.approx(0.2)
 
 
+def test_everybody_is_also_looked_at_when_the_fastest_is_done(figures):
+    assert {name: (each.early_seconds, each.early) for name, each in figures.items()} == {
+        "sequential": (30.0, pytest.approx(0.2)),
+        "full": (30.0, pytest.approx(0.5)),
+    }
+
+
 def test_a_score_reached_in_half_of_the_seeds_has_a_count_and_no_median(figures):
     assert (figures["full"].against.reached, figures["full"].against.sooner) == (1, None)
 
