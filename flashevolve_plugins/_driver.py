@@ -77,6 +77,8 @@ class Driver(ABC):
         self.policies = policies or AcceptAll()
         self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
         self._meter = Meter(self.now())
+        #: How many metric calls reflective datasets have made so far; an adapter that knows says so.
+        self.feedback_calls: Callable[[], int] = int
         self._open: dict[int, _Open] = {}
         self._ended: deque[Ended] = deque()
         self._source: Callable[[int], Body | None] | None = None
@@ -205,13 +207,9 @@ class Driver(ABC):
         """Change a limit while the run goes on."""
         self._feed(event)
 
-    def count_feedback_calls(self, calls: int) -> None:
-        """Reflective datasets made this many further metric calls, which no budget counts."""
-        self._meter.feedback_calls += calls
-
     def snapshot(self) -> Snapshot:
         """The run's statistics now."""
-        return self._meter.snapshot(self.now(), self.scheduler)
+        return self._meter.snapshot(self.now(), self.scheduler, self.feedback_calls())
 
     def finish(self) -> Snapshot:
         """Tell the observers that the run is over, and return its last statistics."""

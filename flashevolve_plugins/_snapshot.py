@@ -94,7 +94,6 @@ class Meter:
         self._samples: defaultdict[str, int] = defaultdict(int)
         self._sample_seconds: defaultdict[str, float] = defaultdict(float)
         self._staleness: Counter[int] = Counter()
-        self.feedback_calls = 0
         self.seed_score: float | None = None
         self.best_score: float | None = None
 
@@ -140,7 +139,7 @@ class Meter:
             self.seed_score = entry.score
         self.best_score = entry.score if self.best_score is None else max(self.best_score, entry.score)
 
-    def snapshot(self, now: float, scheduler: Scheduler) -> Snapshot:
+    def snapshot(self, now: float, scheduler: Scheduler, feedback_calls: int = 0) -> Snapshot:
         """What the run looks like now."""
         window, share = (0.0, 0.0), {}
         if len(self._marks) == 2:  # noqa: PLR2004
@@ -167,7 +166,7 @@ class Meter:
             version=scheduler.version,
             spent=scheduler.ledger.spent,
             reserved=scheduler.ledger.reserved,
-            feedback_calls=self.feedback_calls,
+            feedback_calls=feedback_calls,
             budget=scheduler.ledger.limit,
             seed_score=self.seed_score,
             best_score=self.best_score,

@@ -21,19 +21,20 @@ THREAD_NAME = "flashevolve-metric-loop"
 
 
 @contextmanager
-def awaited_metric(adapter: Any) -> Iterator[None]:
+def awaited_metric(adapter: Any, feedback_called: Callable[[], None]) -> Iterator[None]:
     """Let a dspy adapter's metric give awaitables, for the length of the block.
 
     Whoever calls the metric waits on its own thread. The awaitable runs under that thread's context variables.
 
     Args:
         adapter: the host's live adapter; it is as it was when the block is left.
+        feedback_called: told of every metric call that a reflective dataset makes, on the thread that makes it.
     """
     metric, feedback = adapter.metric_fn, adapter.feedback_map
     with ExitStack() as stack:
         loop = _Loop(stack)
         adapter.metric_fn = metric and _awaited(metric, loop)
-        adapter.feedback_map = {name: _feedback(function, loop) for name, function in feedback.items()}
+        adapter.feedback_map = {name: _feedback(function, loop, feedback_called) for name, function in feedback.items()}
         try:
             yield
         finally:
@@ -98,10 +99,11 @@ def _awaited(metric: Callable[..., Any], loop: _Loop) -> Callable[..., Any]:
     return awaited
 
 
-def _feedback(function: Callable[..., Any], loop: _Loop) -> Callable[..., Any]:
+def _feedback(function: Callable[..., Any], loop: _Loop, called: Callable[[], None]) -> Callable[..., Any]:
     """A predictor's feedback. The host makes it of what the metric gives, which it takes for a plain score."""
 
     def feedback(**what: Any) -> Any:
+        called()
         told = function(**what)
         if not inspect.isawaitable(told["score"]):
             return told

@@ -50,6 +50,7 @@ class DspyEvaluator:
         self.urls: Sequence[str] = tuple(_base_urls(adapter))
         self._examples = ExampleEvaluator(adapter)
         self._lock = threading.Lock()
+        self.feedback_calls = 0
         self._started = self._raised = 0
         self._alarm_after: int | None = ALARM_AFTER
 
@@ -60,7 +61,11 @@ class DspyEvaluator:
 
     def running(self) -> AbstractContextManager[None]:
         """Metrics may be ``async def``."""
-        return awaited_metric(self._adapter)
+        return awaited_metric(self._adapter, self._count_feedback)
+
+    def _count_feedback(self) -> None:
+        with self._lock:
+            self.feedback_calls += 1
 
     def tell(
         self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch, *, capture_traces: bool

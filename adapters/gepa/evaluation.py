@@ -48,6 +48,8 @@ class Evaluator(Protocol):
     alternatives: Sequence[Granularity]
     #: Metric calls that one example takes at most, as the host counts them.
     calls_per_example: int
+    #: Metric calls that reflective datasets have made so far, as far as they are known; no budget counts them.
+    feedback_calls: int
 
     @property
     def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:
@@ -88,6 +90,7 @@ class PlainEvaluator:
         name: what its user knows the adapter by.
         alternatives: what its user may ask for instead of ``granularity``.
         calls_per_example: metric calls that one example takes at most.
+        feedback_calls: none that we know of.
     """
 
     adapter: Any
@@ -100,6 +103,7 @@ class PlainEvaluator:
     name: str = ""
     alternatives: Sequence[Granularity] = ()
     calls_per_example: int = 1
+    feedback_calls: int = 0
 
     @property
     def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:

@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from flashevolve_plugins._flash import Flash
     from flashevolve_plugins._host_item import HostItem
     from flashevolve_plugins._model import PoolEntry
+    from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
 
 
-def run_in_lockstep(engine: Any, host_run: Callable[[Any], Any], flash: Flash) -> Any:
+def run_in_lockstep(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: Evaluator) -> Any:
     """Run the host's loop, each of its calls a sample of one item at a time.
 
     Args:
         engine: the host's engine, ready to run.
         host_run: the host's own ``GEPAEngine.run``.
         flash: the settings.
+        evaluator: knows how many metric calls reflective datasets make.
 
     Returns:
         The host's final ``GEPAState``. Its budget is kept, and overshot, as the host does it.
     """
     limits = Limits(slots={TASK: 1, REFLECTION: 1, LOCAL: 1}, stages=STAGES, entry=TASK, max_items=1)
     driver = flash.open_driver(limits, pool=Pool())
+    driver.feedback_calls = lambda: evaluator.feedback_calls
     try:
         with driver:
             run = _Lockstep(engine, driver)

@@ -60,7 +60,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
     if flash.check_connection:
         require_connections(evaluator.urls)
     if flash.lockstep:
-        return run_in_lockstep(engine, host_run, flash)
+        return run_in_lockstep(engine, host_run, flash, evaluator)
     budget = require_budget(engine, evaluator.calls_per_example)
     limit = max_metric_calls(engine)
     slots = flash.max_concurrency or evaluator.slots
@@ -77,6 +77,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
         max_items=flash.max_items,
     )
     driver = flash.open_driver(limits, pool=Pool())
+    driver.feedback_calls = lambda: evaluator.feedback_calls
     try:
         with driver:
             return _Run(Session(engine, evaluator, driver, budget), host_run).run()

@@ -45,6 +45,13 @@ def test_the_budget_holds_and_the_results_are_consistent(name, task, consistent,
     assert all(in_slots(task.metric_calls + task.task_calls + task.reflections + task.feedback_calls))
 
 
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_the_metric_calls_of_reflective_datasets_are_counted_beside_the_budget(lockstep, task):
+    flash = Flash(progress=False, lockstep=lockstep)
+    task.compile(flash)
+    assert flash.last_run.feedback_calls == len(task.feedback_calls) > 0
+
+
 def test_executor_flash_is_flash_with_its_defaults(task, consistent, in_slots, capfd):
     consistent(task, task.compile("flash"), 100)
     assert all(in_slots(task.metric_calls))
