@@ -10,6 +10,7 @@ from fake_services import Services  # noqa: E402
 from gepa_kit import dispatch, kit, no_thread_stays  # noqa: E402, F401 - fixtures
 from gepa_runs import Runner  # noqa: E402
 from gepa_values import FOLDER  # noqa: E402
+from page import rows  # noqa: E402
 
 TALLY = pytest.StashKey[Counter]()
 
@@ -35,8 +36,14 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    for words, count in sorted(config.stash[TALLY].items()):
+    tally = config.stash[TALLY]
+    for words, count in sorted(tally.items()):
         terminalreporter.write_line(f"matrix: {count} {words}")
+    if tally:
+        options = {(each.host, each.name) for each in rows()}
+        values = sum(len(each.cases) for each in rows())
+        pairs = sum(count for words, count in tally.items() if words.startswith("pairs"))
+        terminalreporter.write_line(f"matrix: {len(options)} options, {values} values: {pairs} pairs of runs equal")
 
 
 @pytest.fixture
