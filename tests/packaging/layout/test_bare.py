@@ -18,7 +18,7 @@ def test_this_environment_is_bare(name):
     assert find_spec(name) is None
 
 
-@pytest.mark.parametrize(("command", "extra"), [("demo", "demo"), ("simulate-server", "server")])
+@pytest.mark.parametrize(("command", "extra"), [("demo", "demo"), ("bench", "bench"), ("simulate-server", "server")])
 def test_a_command_whose_packages_are_missing_names_the_extra(command, extra):
     done = flashevolve(command)
     assert done.returncode == 2
