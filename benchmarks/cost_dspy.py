@@ -13,6 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
 from io import StringIO
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -109,9 +110,14 @@ def _examples(count: int) -> list[Any]:
     return [dspy.Example(question=f"question {number}").with_inputs("question") for number in range(count)]
 
 
-def _propose(candidate: dict[str, str], reflective_dataset: Any, components_to_update: list[str]) -> dict[str, str]:
-    del reflective_dataset
-    return {name: f"{candidate[name]} Once more." for name in components_to_update}
+def _proposer() -> Callable[..., dict[str, str]]:
+    numbers = count()
+
+    def propose(candidate: Any, reflective_dataset: Any, components_to_update: list[str]) -> dict[str, str]:
+        del candidate, reflective_dataset
+        return {name: f"Answer the question in way {next(numbers)}." for name in components_to_update}
+
+    return propose
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ def run(executor: Flash | None, calls: int) -> Cost:
     clock, metric_clock = Clock(), Clock()
     optimizer = dspy.GEPA(
         metric=metric_clock.timed(_metric()),
-        instruction_proposer=_propose,
+        instruction_proposer=_proposer(),
         reflection_lm=Model(),
         max_metric_calls=calls,
         num_threads=THREADS,

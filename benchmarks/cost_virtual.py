@@ -109,7 +109,7 @@ def measure(sizes: Sequence[int] = SIZES, slots: int = MANY_SLOTS, minutes: floa
     """The curve over the number of items, and a long run.
 
     Args:
-        sizes: numbers of items, smallest first.
+        sizes: at least three numbers of items, smallest first; function calls are counted at two in the middle.
         slots: of the curve.
         minutes: virtual, of the long run.
     """
@@ -118,8 +118,8 @@ def measure(sizes: Sequence[int] = SIZES, slots: int = MANY_SLOTS, minutes: floa
         tries = [run(items, slots, validation=20) for _ in range(min(10, max(1, 3_000 // items)))]
         cost = min(each.per_sample for each in tries)
         figures.append(Figure(f"virtual time, {slots:,} slots, {items:,} items: processor time per sample", cost, "us"))
-    few, many = _calls(sizes[0], slots), _calls(sizes[-2], slots)
-    figures.append(Figure(f"the same, {sizes[0]:,} items: function calls per sample", few))
+    few, many = _calls(sizes[1], slots), _calls(sizes[-2], slots)
+    figures.append(Figure(f"the same, {sizes[1]:,} items: function calls per sample", few))
     figures.append(Figure(f"the same, {sizes[-2]:,} items: function calls per sample", many, at_most=1.1 * few))
     long = run(float("inf"), RUN_SLOTS, validation=100, until=60 * minutes)
     name = f"virtual time, {minutes:g} minutes at {RUN_SLOTS} slots, {long.samples:,} samples: processor time"

@@ -253,19 +253,23 @@ class Driver(ABC):
             self.policies.snapshot(self.snapshot())
 
     def _step(self) -> None:
-        self._tell_snapshot()
         item, index, result, error, seconds = self._wait()
+        now = self.now()
+        if now >= self._next_snapshot:
+            self._tell_snapshot()
         opened = self._open[item]
         stage = self.scheduler.items[item].stage
         sample = stage.samples[index]
-        self._meter.sample_ended(self.now(), sample.resource, stage.name, seconds)
+        self._meter.sample_ended(now, sample.resource, stage.name, seconds)
+        event: ev.Event
         if error is None:
             opened.results[index] = result
             spent = sample.cost if sample.spent is None else sample.spent(result)
-            self._feed(ev.SampleFinished(item, index, spent))
+            event = ev.SampleFinished(item, index, spent)
         else:
             opened.error = opened.error or error
-            self._feed(ev.SampleFailed(item, index, sample.cost))
+            event = ev.SampleFailed(item, index, sample.cost)
+        self._carry_out(self.scheduler.handle(event))
 
     def _feed(self, event: ev.Event) -> None:
         self._carry_out(self.scheduler.handle(event))

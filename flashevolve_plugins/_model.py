@@ -33,9 +33,9 @@ class Verdict(Enum):
     PATCH = "patch"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Sample:
-    """The smallest piece of a stage that can run alone.
+    """The smallest piece of a stage that can run alone. Nobody changes one; it is not frozen as that makes it dear.
 
     Args:
         call: what to run, without arguments; a plain function runs on a worker thread, a coroutine function on the

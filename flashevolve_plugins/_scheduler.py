@@ -235,7 +235,7 @@ class Scheduler:
         return item
 
     def _after_sample(self, item: Item) -> None:
-        if not item.complete or item.state is State.JUDGING:
+        if item.waiting or item.running or item.state is State.JUDGING:
             return
         if item.doom is not None:
             self._end(item, *item.doom, item.stage)
@@ -284,11 +284,12 @@ class Scheduler:
         if not self._deciding:
             if self._parked:
                 self._unpark()
-            for resource in self._queues:
-                if not self._fill(resource):
+            for resource, waiting in self.backlog.items():
+                if waiting and not self._fill(resource):
                     break
             else:
-                self._maybe_offer()
+                if self.busy[self.entry] < self.slots[self.entry]:
+                    self._maybe_offer()
         out, self._out = self._out, []
         return out
 
@@ -343,8 +344,7 @@ class Scheduler:
     def _permitted(self, item: Item) -> bool:
         """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
         stage = item.stage
-        paid_validation = item.reserved and stage.commits
-        if item.judged_version != self.version and not paid_validation:
+        if item.judged_version != self.version and not (item.reserved and stage.commits):  # a paid validation goes on
             item.move(State.JUDGING)
             item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
@@ -367,20 +367,18 @@ class Scheduler:
         return False
 
     def _start(self, item: Item, resource: str) -> None:
-        index = item.start(resource)
+        index, stage = item.start(resource), item.stage
         self.backlog[resource] -= 1
         self.busy[resource] += 1
-        self.stage_waiting[item.stage.name] -= 1
-        self.stage_busy[item.stage.name] += 1
-        self._out.append(ev.StartSample(item.number, index, item.stage))
+        self.stage_waiting[stage.name] -= 1
+        self.stage_busy[stage.name] += 1
+        self._out.append(ev.StartSample(item.number, index, stage))
 
     def _maybe_offer(self) -> None:
         """Ask for an item when a slot would otherwise be idle and the budget can still turn it into something.
 
         A resource with more samples waiting than slots is the bottleneck; more items would only grow stale there.
         """
-        if self.busy[self.entry] >= self.slots[self.entry]:
-            return
         if self._offering is not None or self._ending or not self.may_offer():
             return
         if any(self.backlog[name] > slots for name, slots in self.slots.items()):

@@ -19,7 +19,8 @@ def test_a_run_prints_one_line_and_nothing_on_standard_output(task, capfd):
     assert said.out == ""
     (line,) = said.err.splitlines()
     pattern = (
-        r"flash: \d+/100 calls \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy \| \d+ accepted of \d+ .*ended after \d s"
+        r"flash: \d+/100 calls \(\+\d+ for feedback\) \| best [\d.]+ \(\+[\d.]+\) \| 0/4 slots busy "
+        r"\| \d+ accepted of \d+ .*ended after \d s"
     )
     assert re.fullmatch(pattern, line)
 
