@@ -4,31 +4,47 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._errors import FlashEvolveError, PluginError
+from flashevolve_plugins._errors import FlashEvolveError, PluginError, UsageError
 from flashevolve_plugins._host_item import HostItem
 from flashevolve_plugins._item import State
-from flashevolve_plugins._model import Discarded, ItemRecord, ItemView, Outcome, Stage, Terminal, Verdict
-from flashevolve_plugins._policies import AcceptAll, Policies
+from flashevolve_plugins._model import (
+    Check,
+    Discarded,
+    ItemRecord,
+    ItemView,
+    Outcome,
+    Patch,
+    Sample,
+    Stage,
+    Terminal,
+    Verdict,
+)
+from flashevolve_plugins._policies import AcceptAll, Batch, Policies, Work
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._scheduler import Scheduler
 from flashevolve_plugins._snapshot import Meter, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from typing_extensions import Self
 
-    from flashevolve_plugins._model import Limits, PoolEntry, Sample
+    from flashevolve_plugins._model import Evidence, Limits, PoolEntry
+    from flashevolve_plugins._policies import Ask, Judgement
 
 #: An item's body: yields stages, is sent their results in sample order, returns how the item ends. It runs on the
 #: caller's thread. A sample that raised is thrown into it.
 Body: TypeAlias = "Generator[Stage, list[Any], Outcome]"
 
+#: Makes the body of a merge: its number, its members' numbers, and what the policy said.
+Merger: TypeAlias = "Callable[[int, Batch], Body]"
+
 SNAPSHOT_EVERY = 0.5  # seconds
+JUDGE = "judge"  # the stage of a decision's work
 
 
 @dataclass
@@ -42,6 +58,25 @@ class _Open:
     begun: bool = False
     error: BaseException | None = None
     outcome: Outcome | None = None
+    evidence: Evidence | None = None
+    checks: list[Check] = field(default_factory=list)
+    #: A job's: what follows from its result, or from what it raised.
+    answered: Callable[[Any], Iterable[ev.Event]] | None = None
+
+
+@dataclass(frozen=True)
+class Reflector:
+    """How a decision's work reaches the model that the host reflects with.
+
+    Args:
+        resource: whose slot it takes.
+        ask: one call of the model, or ``None`` where the host has none.
+        seconds: virtual seconds of a call; only virtual drivers read it.
+    """
+
+    resource: str
+    ask: Ask | None = None
+    seconds: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +110,15 @@ class Driver(ABC):
         self._prepare()
         self.pool = pool or Pool()
         self.policies = policies or AcceptAll()
+        limits = replace(limits, holds=self.policies.holds)
         self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
         self._meter = Meter(self.now())
         #: How many metric calls reflective datasets have made so far; an adapter that knows says so.
         self.feedback_calls: Callable[[], int] = int
+        #: For the work of decisions; an adapter whose host reflects says with what.
+        self.reflector: Reflector = Reflector(limits.entry)
+        self._merger: Merger | None = None
+        self._most_items = limits.max_items
         self._open: dict[int, _Open] = {}
         self._ended: deque[Ended] = deque()
         self._source: Callable[[int], Body | None] | None = None
@@ -116,10 +156,16 @@ class Driver(ABC):
 
     # -- what an adapter calls, on the caller's thread --------------------------------------------------------------
 
-    def offer_from(self, source: Callable[[int], Body | None]) -> None:
-        """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left."""
-        self._source = source
+    def offer_from(self, source: Callable[[int], Body | None], merger: Merger | None = None) -> None:
+        """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left.
+
+        Args:
+            source: makes the bodies of proposals.
+            merger: makes the bodies of merges; without one, items that wait in the merge queue can only go on alone.
+        """
+        self._source, self._merger = source, merger
         self.policies.run_started(self.snapshot())
+        self._plan()
         invitation, self._invitation = self._invitation, None
         if invitation is None:
             return
@@ -186,6 +232,7 @@ class Driver(ABC):
         if error is not None and record.terminal is Terminal.COMMITTED and not entries:
             reason = f"the host raised {type(error).__name__}: {error}"
             record = replace(record, terminal=Terminal.FAILED, reason=reason, error=error)
+        record = replace(record, entries=tuple(entry.version for entry in entries))
         self.pool.append(entries)
         for entry in entries:
             self._meter.pool_updated(entry)
@@ -198,6 +245,8 @@ class Driver(ABC):
         if entries:
             self._feed(ev.PoolUpdated(self.pool.version))
         self._feed(ev.ItemRecorded(ended.number))
+        if self._source is not None:
+            self._plan()
 
     def stop(self, reason: str, *, cancel: bool = False) -> None:
         """Offer nothing more; with ``cancel`` also start nothing more."""
@@ -237,7 +286,8 @@ class Driver(ABC):
         self._ended.clear()
         for item, opened in self._open.items():
             _shut(opened)
-            records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
+            if opened.answered is None:
+                records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
         self._open.clear()
         for record in sorted(records, key=lambda each: each.number):
             self._meter.item_ended(record)
@@ -277,25 +327,29 @@ class Driver(ABC):
     def _carry_out(self, instructions: Sequence[ev.Instruction]) -> None:
         todo = deque(instructions)
         while todo:
-            answer = self._do(todo.popleft())
-            if answer is not None:
+            for answer in self._do(todo.popleft()):
                 todo.extend(self.scheduler.handle(answer))
 
-    def _do(self, instruction: ev.Instruction) -> ev.Event | None:
+    def _do(self, instruction: ev.Instruction) -> Iterable[ev.Event]:
+        answer: ev.Event | None = None
         match instruction:
             case ev.StartSample(item, index, stage):
                 self._begin_sample(item, index, stage)
             case ev.FinishStage(item, stage, failed):
-                return self._finish_stage(item, stage, failed=failed)
+                if (answered := self._open[item].answered) is not None:
+                    return self._finish_job(item, answered)
+                answer = self._finish_stage(item, stage, failed=failed)
             case ev.OfferItem(item):
-                return self._offer(item)
-            case ev.JudgeStale(item, stage, staleness):
-                return self._judge(item, stage, staleness)
+                answer = self._offer(item)
+            case ev.JudgeStale(item, stage):
+                answer = self._judge(item, stage)
+            case ev.ConsultQueue(items, last):
+                return self._consult(items, last=last)
             case ev.EndItem(item, terminal, reason, stage):
-                self._end(item, terminal, reason, stage)
+                answer = self._end(item, terminal, reason, stage)
             case ev.CancelSample(item, index):
                 self._cancel(item, index)
-        return None
+        return () if answer is None else (answer,)
 
     def _begin_sample(self, item: int, index: int, stage: Stage) -> None:
         opened = self._open[item]
@@ -312,13 +366,15 @@ class Driver(ABC):
             return None
         self._meter.offered(self.now())
         body = self._source(item)
-        if body is None:
-            return ev.NothingOffered(item)
+        return ev.NothingOffered(item) if body is None else ev.ItemOffered(item, self._open_body(item, body))
+
+    def _open_body(self, item: int, body: Body) -> Stage:
+        """Run a new item's body to its first stage; one that ends at once passes an empty one."""
         stage, outcome, error = _advance(lambda: next(body))
-        first = stage or Stage(self.scheduler.first_stage, ())  # a body that ends at once passes an empty first stage
+        first = stage or Stage(self.scheduler.first_stage, ())
         opened = self._open_item(item, first, body)
         opened.outcome, opened.error = outcome, error
-        return ev.ItemOffered(item, first)
+        return first
 
     def _open_item(self, item: int, stage: Stage, body: Body | None) -> _Open:
         opened = _Open(body, self.pool.version, self._meter.seconds(self.now()), [None] * len(stage.samples))
@@ -341,30 +397,129 @@ class Driver(ABC):
         else:
             following, outcome, opened.error = _advance(lambda: body.send(results))
         if following is not None:
-            opened.results, opened.begun = [None] * len(following.samples), False
+            self._goes_on(opened, following)
             return ev.StageReady(item, following)
         opened.outcome = outcome
         assert outcome is not None  # noqa: S101 - _advance gives a stage or an outcome
+        opened.evidence = outcome.evidence or opened.evidence
         return ev.ItemDecided(item, outcome.terminal, outcome.reason)
 
-    def _judge(self, item: int, stage: Stage, staleness: int) -> ev.Event:
+    @staticmethod
+    def _goes_on(opened: _Open, stage: Stage) -> None:
+        opened.results, opened.begun = [None] * len(stage.samples), False
+        opened.evidence = stage.evidence or opened.evidence
+
+    # -- decisions --------------------------------------------------------------------------------------------------
+
+    def _view(self, item: int, stage: Stage, answer: Any = None) -> ItemView:
         kept = self.scheduler.items[item]
-        view = ItemView(item, kept.version, staleness, stage.name, tuple(kept.story))
+        return ItemView(
+            number=item,
+            version=kept.version,
+            staleness=self.scheduler.version - kept.version,
+            stage=stage.name,
+            story=tuple(kept.story),
+            evidence=stage.evidence,
+            answer=answer,
+            patches=kept.patches,
+            failed_with=kept.failed_with,
+        )
+
+    def _judge(self, item: int, stage: Stage, answer: Any = None) -> ev.Event:
+        opened, view = self._open[item], self._view(item, stage, answer)
         try:
             judgement = self.policies.judge_stale(view, self.pool)
+            if isinstance(judgement, Work):
+                return self._start_job(judgement, lambda result: self._judge_again(item, stage, result))
+            _require_patchable(view, judgement)
         except PluginError as error:
-            self._open[item].error = error
+            opened.error = error
             return ev.Judged(item, Verdict.DISCARD, str(error), failed=True)
+        opened.checks.append(Check(stage.name, view.staleness, judgement.verdict, judgement.reason))
+        if judgement.verdict is Verdict.PATCH and judgement.artifact is not None:
+            return self._patch(item, judgement.artifact)
         return ev.Judged(item, judgement.verdict, judgement.reason)
 
-    def _end(self, item: int, terminal: Terminal, reason: str, stage: Stage | None) -> None:
+    def _judge_again(self, item: int, stage: Stage, answer: Any) -> Iterable[ev.Event]:
+        kept = self.scheduler.items.get(item)
+        if kept is not None and kept.state is State.JUDGING:  # else the run was cancelled meanwhile
+            yield self._judge(item, stage, answer)
+
+    def _patch(self, item: int, artifact: Any) -> ev.Event:
+        opened = self._open[item]
+        body = opened.body
+        assert body is not None  # noqa: S101 - only bodies give evidence
+        following, opened.outcome, opened.error = _advance(lambda: body.throw(Patch(artifact)))
+        stage = following or Stage(self.scheduler.first_stage, ())  # empty: its body is over, and it ends there
+        self._goes_on(opened, stage)
+        return ev.Patched(item, stage)
+
+    def _start_job(self, work: Work, answered: Callable[[Any], Iterable[ev.Event]]) -> ev.Event:
+        """Let a decision's work run in a slot."""
+        reflector = self.reflector
+
+        def call() -> Any:
+            try:
+                return work.call(reflector.ask)
+            except Exception as error:  # noqa: BLE001 - the decision is told
+                return error
+
+        stage = Stage(JUDGE, (Sample(call, reflector.resource, seconds=reflector.seconds),))
+        number = self.scheduler.next_number()
+        self._open_item(number, stage, None).answered = answered
+        return ev.JobStarted(number, stage)
+
+    def _finish_job(self, job: int, answered: Callable[[Any], Iterable[ev.Event]]) -> Iterable[ev.Event]:
+        opened = self._open[job]
+        yield ev.ItemDecided(job, Terminal.SKIPPED)
+        yield from answered(opened.error or opened.results[0])
+
+    def _consult(self, items: tuple[int, ...], *, last: bool) -> Iterable[ev.Event]:
+        """Ask who leaves the merge queue."""
+        waiting = [self._view(item, self.scheduler.items[item].stage) for item in items if item in self.scheduler.held]
+        batch = self.policies.merge_batch(waiting, self.pool, last=last) if waiting else Batch()
+        left = [number for number in (*batch.members, *batch.discard) if number not in items]
+        if left or (len(batch.members) > 1 and batch.write is None):
+            problem = f"item {left[0]} does not wait in the queue" if left else "several members need a write function"
+            wrong = UsageError(f"it answered {batch!r:.200}, but {problem}")
+            raise PluginError("the merging policy", "flashevolve_merge_batch", f"items {items}", wrong)
+        for number, reason in batch.discard.items():
+            if number not in batch.members:
+                yield ev.Dropped(number, reason)
+        if not batch.members:
+            yield ev.QueueWaits()
+        elif batch.write is None or self._merger is None:
+            yield ev.Released(batch.members[0])
+        else:
+            number = self.scheduler.next_number()
+            body = self._merger(number, batch)
+            yield ev.MergeStarted(number, batch.members, self._open_body(number, body))
+
+    def _plan(self) -> None:
+        """Ask how much may be under way, and let the Scheduler know if that changed."""
+        if not self.policies.plans:
+            return
+        plan = self.policies.plan(self.snapshot())
+        if plan is None:
+            return
+        limits = [each for each in (plan.max_items, self._most_items) if each is not None]
+        event = ev.PlanChanged(min(limits, default=None), plan.validations)
+        if (event.max_items, event.validations) != (self.scheduler.max_items, self.scheduler.validations):
+            self._feed(event)
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def _end(self, item: int, terminal: Terminal, reason: str, stage: Stage | None) -> ev.Event | None:
         opened = self._open.pop(item)
+        if opened.answered is not None:
+            return ev.ItemRecorded(item)  # a job leaves no record
         outcome = opened.outcome
         if stage is not None:
             outcome = _close_body(opened, Discarded(terminal, reason, stage.name))
         payload = outcome.payload if outcome is not None else None
         record = self._record_of(item, opened, terminal, reason)
         self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
+        return None
 
     def _record_of(self, item: int, opened: _Open, terminal: Terminal, reason: str) -> ItemRecord:
         kept = self.scheduler.items[item]
@@ -379,7 +534,17 @@ class Driver(ABC):
             error=opened.error,
             started=opened.started,
             ended=self._meter.seconds(self.now()),
+            evidence=opened.evidence,
+            checks=tuple(opened.checks),
+            members=kept.members,
+            merged_into=kept.merged_into,
         )
+
+
+def _require_patchable(item: ItemView, judgement: Judgement) -> None:
+    if judgement.artifact is not None and item.evidence is None:
+        wrong = UsageError("it patched an item that has no evidence yet: patch where item.evidence is not None")
+        raise PluginError("the staleness policy", "flashevolve_judge_stale", f"item {item.number}", wrong)
 
 
 def _advance(step: Callable[[], Any]) -> tuple[Stage | None, Outcome | None, BaseException | None]:

@@ -76,6 +76,51 @@ class Judged:
 
 
 @dataclass(slots=True)
+class Patched:
+    """The verdict is a new artifact: the item goes on with this stage, anchored to the version of now."""
+
+    item: int
+    stage: Stage
+
+
+@dataclass(slots=True)
+class JobStarted:
+    """A decision needs work: a job with this number, made by ``Scheduler.next_number``, runs this stage."""
+
+    item: int
+    stage: Stage
+
+
+@dataclass(slots=True)
+class MergeStarted:
+    """The queue's answer: these items are merged by the item of this number, which begins with this stage."""
+
+    item: int
+    members: tuple[int, ...]
+    stage: Stage
+
+
+@dataclass(slots=True)
+class Released:
+    """The queue's answer: this item goes on by itself."""
+
+    item: int
+
+
+@dataclass(slots=True)
+class QueueWaits:
+    """The queue's answer: nothing leaves it now."""
+
+
+@dataclass(slots=True)
+class Dropped:
+    """The item leaves the queue and is discarded. Comes before the queue's answer."""
+
+    item: int
+    reason: str
+
+
+@dataclass(slots=True)
 class ItemRecorded:
     """The item's record is written and its host has been told."""
 
@@ -110,6 +155,14 @@ class OfferCostChanged:
     """What a new item needs to be committed, in metric calls."""
 
     cost: int
+
+
+@dataclass(slots=True)
+class PlanChanged:
+    """So many proposals in flight at most, or no limit, and so many validations of what waited in the queue."""
+
+    max_items: int | None
+    validations: int
 
 
 @dataclass(slots=True)
@@ -163,6 +216,17 @@ class JudgeStale:
 
 
 @dataclass(slots=True)
+class ConsultQueue:
+    """Ask which of the waiting items leave the merge queue. Answer: MergeStarted, Released or QueueWaits.
+
+    ``last`` says that nothing else is under way or will be offered: what is left now is discarded.
+    """
+
+    items: tuple[int, ...]
+    last: bool
+
+
+@dataclass(slots=True)
 class EndItem:
     """The item is over. Answer, once it is recorded: ItemRecorded.
 
@@ -183,11 +247,18 @@ Event: TypeAlias = (
     | SampleFinished
     | SampleFailed
     | Judged
+    | Patched
+    | JobStarted
+    | MergeStarted
+    | Released
+    | QueueWaits
+    | Dropped
     | ItemRecorded
     | PoolUpdated
     | SlotsChanged
     | StageSlotsChanged
     | OfferCostChanged
+    | PlanChanged
     | StopRequested
 )
-Instruction: TypeAlias = OfferItem | StartSample | CancelSample | FinishStage | JudgeStale | EndItem
+Instruction: TypeAlias = OfferItem | StartSample | CancelSample | FinishStage | JudgeStale | ConsultQueue | EndItem

@@ -17,6 +17,7 @@ class State(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     JUDGING = "judging"
+    HELD = "held"
     DRAINING = "draining"
     DECIDING = "deciding"
     ENDING = "ending"
@@ -25,12 +26,23 @@ class State(Enum):
     __hash__ = object.__hash__  # members are singletons; Enum's own hashes their names, many times per sample
 
 
+class Kind(Enum):
+    """What an item is for."""
+
+    PROPOSAL = "offered"
+    MERGE = "merge"
+    JOB = "job"
+
+    __hash__ = object.__hash__
+
+
 _MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
     State.RUNNING: frozenset({State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
     State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.DRAINING, State.DECIDING, State.ENDING}),
     State.DRAINING: frozenset({State.ENDING}),
-    State.DECIDING: frozenset({State.WAITING, State.ENDING}),
+    State.HELD: frozenset({State.DECIDING, State.ENDING}),
+    State.DECIDING: frozenset({State.WAITING, State.HELD, State.ENDING}),
     State.ENDING: frozenset({State.ENDED}),
     State.ENDED: frozenset(),
 }
@@ -43,14 +55,21 @@ class Item:
         number: its number, counted from 1.
         version: the pool version it was born at.
         stage: its first stage.
+        kind: a proposal, a merge of proposals, or a job for a decision.
+        members: the items that a merge merges.
     """
 
     __slots__ = (
         "cost",
         "doom",
         "failed",
+        "failed_with",
         "judged_version",
+        "kind",
+        "members",
+        "merged_into",
         "number",
+        "patches",
         "reserved",
         "running",
         "spent",
@@ -63,13 +82,20 @@ class Item:
         "waiting",
     )
 
-    def __init__(self, number: int, version: int, stage: Stage) -> None:
+    def __init__(
+        self, number: int, version: int, stage: Stage, kind: Kind = Kind.PROPOSAL, members: tuple[int, ...] = ()
+    ) -> None:
         self.number = number
+        self.kind = kind
+        self.members = members
+        self.merged_into: int | None = None
+        self.failed_with: tuple[int, ...] = ()
+        self.patches = 0
         self.version = version
         self.judged_version = version
         self.staleness = 0
-        self.state = State.WAITING
-        self.story: list[str] = [f"offered@{version}"]
+        self.state = State.HELD if stage.holds else State.WAITING
+        self.story: list[str] = [f"offered@{version}" if kind is Kind.PROPOSAL else f"{kind.value}@{version}"]
         self.spent = 0
         self.stage_number = 0
         self.stage = stage
@@ -104,6 +130,17 @@ class Item:
     def deciding_to_waiting(self, stage: Stage) -> None:
         """Go on with the next stage."""
         self.require(State.DECIDING)
+        self.move(State.HELD if stage.holds else State.WAITING)
+        self._begin(stage)
+
+    def patch(self, stage: Stage, version: int) -> None:
+        """Go on with a stage that checks a patched artifact, anchored to a version."""
+        self.require(State.JUDGING)
+        if self.reserved or self.running:
+            raise InvalidTransition(self.number, f"be patched inside {self.stage.name}, which has begun", self.story)
+        self.patches += 1
+        self.version = self.judged_version = version
+        self.story.append(f"patched@{version}")
         self.move(State.WAITING)
         self._begin(stage)
 
@@ -131,6 +168,11 @@ class Item:
     def need(self) -> int:
         """Metric calls that it still has to reserve to be committed."""
         return self.stage.then if self.reserved else self.cost + self.stage.then
+
+    @property
+    def own_need(self) -> int:
+        """The same without what the items in the merge queue pay for together."""
+        return self.need - self.stage.shared
 
     @property
     def complete(self) -> bool:

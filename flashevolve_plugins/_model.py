@@ -55,6 +55,47 @@ class Sample:
     seconds: Callable[[], float] | None = None
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of an artifact before its validation.
+
+    Args:
+        artifact: the artifact.
+        parent: the pool version of the artifact that it was made from.
+        before: the parent's scores on the examples of the gate.
+        after: its own scores on the same examples.
+        feedback: what led to it, as text.
+        examples: names of the examples of the gate, in the order of the scores.
+    """
+
+    artifact: Any
+    parent: int
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
+    feedback: str = ""
+    examples: tuple[Any, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """What the artifact gained on the examples of its gate, summed."""
+        return sum(self.after) - sum(self.before)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that a merge carries onto another artifact.
+
+    Args:
+        before: the artifact that it was made from.
+        after: the artifact that it made.
+        feedback: what led to it, as text.
+    """
+
+    before: Any
+    after: Any
+    feedback: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A named step of an item, ready to run.
@@ -66,12 +107,18 @@ class Stage:
             followed through.
         commits: whether the item is committed when this stage is done, as after a full validation. Once such a stage
             is paid for, no staleness policy judges its item any more.
+        holds: whether the item waits here, in the merge queue, until it is let go. Such a stage has no samples.
+        shared: of the metric calls still needed, those that all items in the merge queue pay for together.
+        evidence: what is known of the item's artifact, where it passed its gate and is not validated yet.
     """
 
     name: str
     samples: tuple[Sample, ...]
     then: int = 0
     commits: bool = False
+    holds: bool = False
+    shared: int = 0
+    evidence: Evidence | None = None
 
     @property
     def cost(self) -> int:
@@ -87,11 +134,13 @@ class Outcome:
         terminal: how the item ends.
         reason: why, in the host's words; empty for a commit.
         payload: what the adapter needs to tell the host; opaque to the executor.
+        evidence: what its gate said of its artifact, for the record.
     """
 
     terminal: Terminal
     reason: str = ""
     payload: Any = None
+    evidence: Evidence | None = None
 
 
 class Discarded(Exception):  # noqa: N818 - a signal, not an error
@@ -108,6 +157,20 @@ class Discarded(Exception):  # noqa: N818 - a signal, not an error
     def __init__(self, terminal: Terminal, reason: str, stage: str) -> None:
         self.terminal, self.reason, self.stage = terminal, reason, stage
         super().__init__(reason)
+
+
+class Patch(Exception):  # noqa: N818 - a signal, not an error
+    """Thrown into an item's body: its artifact is to go on as this one, made from the current best.
+
+    The body goes on with the stages that check it again.
+
+    Args:
+        artifact: the patched artifact.
+    """
+
+    def __init__(self, artifact: Any) -> None:
+        self.artifact = artifact
+        super().__init__("patched")
 
 
 @dataclass(frozen=True)
@@ -139,6 +202,10 @@ class ItemView:
         staleness: the pool's version now, less ``version``.
         stage: the stage it is about to go on with.
         story: its moves so far, oldest first.
+        evidence: what is known of its artifact, once it passed its gate.
+        answer: what the work gave that the policy asked for, or the exception that it raised; else ``None``.
+        patches: how often it was patched.
+        failed_with: sizes of the merges that failed with it, oldest first.
     """
 
     number: int
@@ -146,6 +213,27 @@ class ItemView:
     staleness: int
     stage: str
     story: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    answer: Any = None
+    patches: int = 0
+    failed_with: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One judgement of a staleness policy, as an item's record keeps it.
+
+    Args:
+        stage: the stage that was about to begin or go on.
+        staleness: the item's, at that moment.
+        verdict: what the policy said.
+        reason: why, in its own words; empty where it gave none.
+    """
+
+    stage: str
+    staleness: int
+    verdict: Verdict
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +251,11 @@ class ItemRecord:
         error: the exception behind a ``FAILED``.
         started: seconds since the run began, when it was offered.
         ended: seconds since the run began, when it ended.
+        evidence: what its gate said of its artifact, if it passed one.
+        checks: every judgement of it, oldest first.
+        members: the items that it merged, if it is a merge.
+        merged_into: the merge that took it in, if its terminal is ``MERGED``.
+        entries: pool versions that it brought.
     """
 
     number: int
@@ -175,6 +268,11 @@ class ItemRecord:
     error: BaseException | None = None
     started: float = 0.0
     ended: float = 0.0
+    evidence: Evidence | None = None
+    checks: tuple[Check, ...] = ()
+    members: tuple[int, ...] = ()
+    merged_into: int | None = None
+    entries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +287,8 @@ class Limits:
         offer_cost: metric calls a new item needs to be committed; nothing is offered when less is left.
         max_items: items in flight at most, or ``None``.
         stage_slots: stage name to (min, max) samples of it at once.
+        holds: whether items may wait in the merge queue, and share a validation there.
+        validations: items that leave the merge queue to be validated, alone or merged, at once at most.
     """
 
     slots: Mapping[str, int]
@@ -198,3 +298,5 @@ class Limits:
     offer_cost: int = 0
     max_items: int | None = None
     stage_slots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    holds: bool = False
+    validations: int = 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from flashevolve_plugins._model import Verdict
+from flashevolve_plugins._model import Change, Verdict
 
 if TYPE_CHECKING:
     from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
@@ -13,19 +14,98 @@ if TYPE_CHECKING:
     from flashevolve_plugins._snapshot import Snapshot
 
 
+#: One call of the model that the host reflects with: prompt in, answer out. It runs in a slot.
+Ask: TypeAlias = Callable[[str], str]
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and its reason in one clause."""
+    """A verdict and its reason in one clause.
+
+    Args:
+        verdict: what becomes of the item.
+        reason: why; users read it.
+        artifact: with ``PATCH``, what the item goes on with instead, made from the current best. It passes the gate
+            again. Without one the item goes on as it is, anchored to the pool of now.
+    """
 
     verdict: Verdict
     reason: str = ""
+    artifact: Any = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a decision needs first: it is asked again with the result as ``item.answer``.
+
+    Args:
+        call: runs in a slot of the host's reflection, off the caller's thread. It is given the host's reflection model,
+            or ``None`` where the host has none.
+    """
+
+    call: Callable[[Ask | None], Any]
+
+
+#: Writes the artifact that a merge makes from the host's reflection model, the artifact to merge onto, and the changes.
+MergeWriter: TypeAlias = Callable[["Ask | None", Any, Sequence[Change]], Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What leaves the merge queue.
+
+    Args:
+        members: numbers of items that wait. One alone, without ``write``, goes on to its own validation; none says that
+            nothing leaves now.
+        write: carries the members' changes onto the artifact ``onto``. The result passes a gate on the examples of all
+            its members, and is validated once for all.
+        onto: pool version of the artifact to merge onto; ``None`` for the best.
+        discard: number to reason of the items that leave the queue for good.
+    """
+
+    members: tuple[int, ...] = ()
+    write: MergeWriter | None = None
+    onto: int | None = None
+    discard: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much may be under way.
+
+    Args:
+        max_items: proposals in flight at most, those in the merge queue included; ``None`` for no limit. A lower
+            ``Flash(max_items=...)`` wins.
+        validations: validations of what waited in the queue, alone or merged, at once at most.
+    """
+
+    max_items: int | None = None
+    validations: int = 1
 
 
 class Policies(Protocol):
     """Decisions and observations of one run. All calls come from the thread that called the host, one at a time."""
 
-    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+    @property
+    def holds(self) -> bool:
+        """Whether what passed its gate waits for :meth:`merge_batch`."""
+        ...
+
+    @property
+    def plans(self) -> bool:
+        """Whether anybody answers :meth:`plan`."""
+        ...
+
+    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """Whether a stale item goes on. Raises PluginError when the policy raised."""
+        ...
+
+    def merge_batch(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
+        """What leaves the merge queue. Raises PluginError when the policy raised."""
+        ...
+
+    def plan(self, snapshot: Snapshot) -> Plan | None:
+        """How much may be under way. Raises PluginError when the policy raised."""
         ...
 
     def stage_started(self, item: int, stage: str) -> None:
@@ -60,10 +140,22 @@ class Policies(Protocol):
 class AcceptAll:
     """Full Async: nothing is ever too stale, and nobody looks on."""
 
+    holds = plans = False
+
     def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
         """Accept."""
         del item, pool
         return Judgement(Verdict.ACCEPT)
+
+    def merge_batch(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
+        """The oldest goes on by itself."""
+        del pool, last
+        return Batch((waiting[0].number,))
+
+    def plan(self, snapshot: Snapshot) -> Plan | None:
+        """No limits of its own."""
+        del snapshot
+        return None
 
     def stage_started(self, item: int, stage: str) -> None:
         """Ignore."""

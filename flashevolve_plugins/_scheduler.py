@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._errors import InvalidTransition, UsageError
-from flashevolve_plugins._item import Item, State
+from flashevolve_plugins._item import Item, Kind, State
 from flashevolve_plugins._ledger import Ledger
 from flashevolve_plugins._model import Limits, Terminal, Verdict
 from flashevolve_plugins._queues import StageQueues
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import Stage
 
 OUT_OF_BUDGET = "the budget cannot pay for what it still needs"
+LEFT_OVER = "nothing took it from the merge queue"
 
 
 class Scheduler:
@@ -46,6 +47,13 @@ class Scheduler:
         self.first_stage = limits.stages[0]
         self.entry = limits.entry
         self.items: dict[int, Item] = {}
+        #: Numbers of the items that wait in the merge queue, oldest first.
+        self.held: dict[int, None] = {}
+        self.max_items = limits.max_items
+        self.validations = limits.validations
+        self._validating: set[int] = set()  # what left the queue and has not ended
+        self._proposals = 0
+        self._queue_changed = self._consulting = self._last_call = False
         self._limits = limits
         self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
         self._queues = {
@@ -72,11 +80,18 @@ class Scheduler:
             ev.SampleFinished: self._sample_finished,
             ev.SampleFailed: self._sample_failed,
             ev.Judged: self._judged,
+            ev.Patched: self._patched,
+            ev.JobStarted: self._job_started,
+            ev.MergeStarted: self._merge_started,
+            ev.Released: self._released,
+            ev.QueueWaits: self._queue_waits,
+            ev.Dropped: self._dropped,
             ev.ItemRecorded: self._item_recorded,
             ev.PoolUpdated: self._pool_updated,
             ev.SlotsChanged: self._slots_changed,
             ev.StageSlotsChanged: self._stage_slots_changed,
             ev.OfferCostChanged: self._offer_cost_changed,
+            ev.PlanChanged: self._plan_changed,
             ev.StopRequested: self._stop_requested,
         }
 
@@ -105,18 +120,34 @@ class Scheduler:
         """Why nothing more is offered, if a stop was requested."""
         return self._stopping
 
+    def next_number(self) -> int:
+        """A number for a merge or a job."""
+        number, self._next = self._next, self._next + 1
+        return number
+
     # -- events -----------------------------------------------------------------------------------------------------
 
     def _item_offered(self, event: ev.ItemOffered) -> None:
         self._take_offering(event.item)
-        item = Item(event.item, self.version, event.stage)
+        self._proposals += 1
+        self._add(Item(event.item, self.version, event.stage))
+
+    def _add(self, item: Item) -> None:
         self.items[item.number] = item
-        self._needed += item.need
+        self._needed += item.own_need
+        self._begin(item)
+
+    def _begin(self, item: Item) -> None:
+        """A stage of the item begins."""
         self._count_waiting(item, 1)
         if self._cancelled:
             self._doom(item, Terminal.CANCELLED, self._stopping or "")
+        elif item.state is State.HELD:
+            self._hold(item)
+        elif item.complete:
+            self._finish(item)
         else:
-            self._enqueue_or_finish(item)
+            self._enqueue(item)
 
     def _nothing_offered(self, event: ev.NothingOffered) -> None:
         self._take_offering(event.item)
@@ -124,15 +155,11 @@ class Scheduler:
 
     def _stage_ready(self, event: ev.StageReady) -> None:
         item = self._item(event.item)
-        needed = item.need
+        needed = item.own_need
         item.deciding_to_waiting(event.stage)
-        self._needed += item.need - needed
-        self._count_waiting(item, 1)
+        self._needed += item.own_need - needed
         self._deciding -= 1
-        if self._cancelled:
-            self._doom(item, Terminal.CANCELLED, self._stopping or "")
-        else:
-            self._enqueue_or_finish(item)
+        self._begin(item)
 
     def _item_decided(self, event: ev.ItemDecided) -> None:
         item = self._item(event.item)
@@ -168,17 +195,79 @@ class Scheduler:
         else:
             self._enqueue(item)
 
+    def _patched(self, event: ev.Patched) -> None:
+        if self._cancelled and getattr(self.items.get(event.item), "state", None) is not State.JUDGING:
+            return  # as a verdict
+        item = self._item(event.item)
+        item.require(State.JUDGING)
+        needed = item.own_need
+        self._count_waiting(item, -1)
+        item.patch(event.stage, self.version)
+        self._needed += item.own_need - needed
+        self._begin(item)
+
+    def _job_started(self, event: ev.JobStarted) -> None:
+        self._add(Item(event.item, self.version, event.stage, Kind.JOB))
+
+    def _merge_started(self, event: ev.MergeStarted) -> None:
+        self._take_consulting()
+        for number in event.members:
+            member = self._held_item(number)
+            del self.held[number]
+            member.merged_into = event.item
+            member.story.append(f"taken into {event.item}")
+        self._validating.add(event.item)
+        self._add(Item(event.item, self.version, event.stage, Kind.MERGE, event.members))
+
+    def _released(self, event: ev.Released) -> None:
+        self._take_consulting()
+        item = self._held_item(event.item)
+        del self.held[item.number]
+        item.story.append("released")
+        self._validating.add(item.number)
+        self._finish(item)
+
+    def _queue_waits(self, event: ev.QueueWaits) -> None:
+        del event
+        last = self._last_call
+        self._take_consulting()
+        if last:
+            for number in tuple(self.held):
+                self._doom(self.items[number], Terminal.DISCARDED, LEFT_OVER)
+
+    def _dropped(self, event: ev.Dropped) -> None:
+        self._doom(self._held_item(event.item), Terminal.DISCARDED, event.reason)
+
+    def _plan_changed(self, event: ev.PlanChanged) -> None:
+        self.max_items, self.validations = event.max_items, event.validations
+        self._queue_changed = True
+
     def _item_recorded(self, event: ev.ItemRecorded) -> None:
         item = self._item(event.item)
         item.move(State.ENDED)
         self._ending -= 1
-        self._needed -= item.need
+        self._needed -= item.own_need
+        self._proposals -= item.kind is Kind.PROPOSAL
+        self._validating.discard(item.number)
+        self._queue_changed = True
         del self.items[item.number]
+        for number in item.members:
+            member = self.items.get(number)
+            if member is None or member.state is not State.HELD:
+                continue  # the run was cancelled
+            if item.story[-1] == Terminal.COMMITTED.value:
+                self._doom(member, Terminal.MERGED, f"merged into item {item.number}")
+            else:
+                member.merged_into = None
+                member.failed_with += (len(item.members),)
+                member.story.append(f"back from {item.number}")
+                self._hold(member)
 
     def _pool_updated(self, event: ev.PoolUpdated) -> None:
         if event.version <= self.version:
             raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
         self.version = event.version
+        self._queue_changed = True
 
     def _slots_changed(self, event: ev.SlotsChanged) -> None:
         self.slots[event.resource] = event.slots
@@ -198,7 +287,7 @@ class Scheduler:
             return
         self._cancelled = True
         for item in tuple(self.items.values()):
-            if item.state in {State.WAITING, State.RUNNING, State.JUDGING}:
+            if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD}:
                 self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
                 self._doom(item, Terminal.CANCELLED, event.reason)
 
@@ -215,11 +304,21 @@ class Scheduler:
             raise InvalidTransition(number, "be offered: it was not asked for", ())
         self._offering = None
 
-    def _enqueue_or_finish(self, item: Item) -> None:
-        if item.complete:
-            self._finish(item)
-        else:
-            self._enqueue(item)
+    def _take_consulting(self) -> None:
+        if not self._consulting:
+            raise InvalidTransition(0, "leave the merge queue: it was not consulted", ())
+        self._consulting = self._last_call = False
+
+    def _held_item(self, number: int) -> Item:
+        item = self._item(number)
+        item.require(State.HELD)
+        if number not in self.held:
+            raise InvalidTransition(number, "leave the merge queue: a merge has taken it", item.story)
+        return item
+
+    def _hold(self, item: Item) -> None:
+        self.held[item.number] = None
+        self._queue_changed = True
 
     def _enqueue(self, item: Item) -> None:
         for resource in item.waiting:
@@ -262,6 +361,7 @@ class Scheduler:
     def _doom(self, item: Item, terminal: Terminal, reason: str) -> None:
         """End an item by our own decision, at once or when what runs of it has ended."""
         self._drop_waiting(item)
+        self.held.pop(item.number, None)
         if item.running:
             item.move(State.DRAINING)
             item.doom = (terminal, reason)
@@ -273,8 +373,9 @@ class Scheduler:
             item.staleness = self.version - item.version
         item.move(State.ENDING)
         item.story.append(terminal.value)
-        self._ended += 1
-        self._committed += terminal is Terminal.COMMITTED
+        if item.kind is not Kind.JOB:
+            self._ended += 1
+            self._committed += terminal is Terminal.COMMITTED
         self._ending += 1
         self._out.append(ev.EndItem(item.number, terminal, reason, stage))
 
@@ -290,6 +391,8 @@ class Scheduler:
             else:
                 if self.busy[self.entry] < self.slots[self.entry]:
                     self._maybe_offer()
+            if self.held:
+                self._maybe_consult()
         out, self._out = self._out, []
         return out
 
@@ -344,7 +447,8 @@ class Scheduler:
     def _permitted(self, item: Item) -> bool:
         """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
         stage = item.stage
-        if item.judged_version != self.version and not (item.reserved and stage.commits):  # a paid validation goes on
+        paid = item.kind is Kind.JOB or (item.reserved and stage.commits)  # a paid validation goes on
+        if item.judged_version != self.version and not paid:
             item.move(State.JUDGING)
             item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
@@ -385,16 +489,31 @@ class Scheduler:
             return
         if not self.ledger.affords(self.offer_cost + self._expected_need()):
             return
-        if self._limits.max_items is not None and len(self.items) >= self._limits.max_items:
+        if self.max_items is not None and self._proposals >= self.max_items:
             return
         self._offering = self._next
         self._next += 1
         self._out.append(ev.OfferItem(self._offering))
 
+    def _maybe_consult(self) -> None:
+        """Ask who leaves the merge queue when a validation may start, and something changed or nothing else will."""
+        if self._consulting or self._ending or len(self._validating) >= self.validations:
+            return
+        last = self._offering is None and len(self.held) == len(self.items)
+        if not self._queue_changed and not last:
+            return
+        self._queue_changed, self._consulting, self._last_call = False, True, last
+        self._out.append(ev.ConsultQueue(tuple(self.held), last))
+
     def _expected_need(self) -> int:
-        """Metric calls that the items in flight are expected to need, by the share of items that are committed."""
+        """Metric calls that the items in flight are expected to need, by the share of items that are committed.
+
+        Where items share their validations, all that they need for themselves.
+        """
         if self.ledger.limit is None:
             return 0
+        if self._limits.holds:
+            return self._needed
         return round(self._needed * (self._committed + 1) / (self._ended + 2))
 
     def may_offer(self) -> bool:

@@ -20,8 +20,8 @@ The shortest plugin::
 Installed, it does nothing until a run names it: ``Flash(staleness="young")``.
 """
 
-from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry, Terminal, Verdict
-from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins._model import Change, Check, Evidence, ItemRecord, ItemView, PoolEntry, Terminal, Verdict
+from flashevolve_plugins._policies import Ask, Batch, Judgement, MergeWriter, Plan, Work
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._snapshot import Snapshot
 from flashevolve_plugins.hooks.registry import AdapterRegistry, HostAdapter, PolicyRegistry, PolicySettings
@@ -30,12 +30,19 @@ from flashevolve_plugins.hooks.staleness import Full, Guarded, StalenessPolicy
 
 __all__ = [
     "AdapterRegistry",
+    "Ask",
+    "Batch",
+    "Change",
+    "Check",
+    "Evidence",
     "Full",
     "Guarded",
     "HostAdapter",
     "ItemRecord",
     "ItemView",
     "Judgement",
+    "MergeWriter",
+    "Plan",
     "PolicyRegistry",
     "PolicySettings",
     "Pool",
@@ -44,6 +51,7 @@ __all__ = [
     "StalenessPolicy",
     "Terminal",
     "Verdict",
+    "Work",
     "hookimpl",
     "hookspec",
 ]

@@ -14,12 +14,12 @@ import pluggy
 
 from flashevolve_plugins._errors import PluginError, UnknownNameError, UsageError
 from flashevolve_plugins._model import Verdict
-from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
 from flashevolve_plugins.hooks import specs
 from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry, PolicySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from importlib.metadata import EntryPoint
 
     from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
@@ -158,20 +158,50 @@ class RunHooks:
         }
         self._reported: set[tuple[str, str]] = set()
 
-    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+    @property
+    def holds(self) -> bool:
+        """Whether a plugin decides what leaves the merge queue."""
+        return bool(self._callers["flashevolve_merge_batch"])
+
+    @property
+    def plans(self) -> bool:
+        """Whether a plugin decides how much may be under way."""
+        return bool(self._callers["flashevolve_plan"])
+
+    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """The first plugin's judgement; accept if none answers."""
-        hook = "flashevolve_judge_stale"
+        about = f"item {item.number}"
+        answer: Judgement | Work | None = self._decide(
+            "flashevolve_judge_stale", (Judgement, Work), about, item=item, pool=pool
+        )
+        return Judgement(Verdict.ACCEPT) if answer is None else answer
+
+    def merge_batch(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
+        """The first plugin's batch; nothing leaves the queue if none answers."""
+        about = f"items {', '.join(str(item.number) for item in waiting)}"
+        answer: Batch | None = self._decide(
+            "flashevolve_merge_batch", (Batch,), about, waiting=waiting, pool=pool, last=last
+        )
+        return Batch() if answer is None else answer
+
+    def plan(self, snapshot: Snapshot) -> Plan | None:
+        """The first plugin's plan, if any has one."""
+        answer: Plan | None = self._decide("flashevolve_plan", (Plan,), "the run", snapshot=snapshot)
+        return answer
+
+    def _decide(self, hook: str, kinds: tuple[type, ...], about: str, **arguments: Any) -> Any:
         for plugin, call in self._callers[hook]:
             try:
-                judgement = call(item=item, pool=pool)
+                answer = call(**arguments)
             except Exception as error:
-                raise PluginError(plugin, hook, f"item {item.number}", error) from error
-            if isinstance(judgement, Judgement):
-                return judgement
-            if judgement is not None:
-                wrong = TypeError(f"it returned {judgement!r}, not a Judgement")
-                raise PluginError(plugin, hook, f"item {item.number}", wrong) from wrong
-        return Judgement(Verdict.ACCEPT)
+                raise PluginError(plugin, hook, about, error) from error
+            if isinstance(answer, kinds):
+                return answer
+            if answer is not None:
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                wrong = TypeError(f"it returned {answer!r:.200}, not a {wanted}")
+                raise PluginError(plugin, hook, about, wrong) from wrong
+        return None
 
     def run_started(self, snapshot: Snapshot) -> None:
         """Tell the observers."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
-    from flashevolve_plugins._policies import Judgement
+    from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
     from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry
@@ -41,16 +43,47 @@ def flashevolve_register_adapters(registry: AdapterRegistry) -> None:
 
 
 @hookspec(firstresult=True)
-def flashevolve_judge_stale(item: ItemView, pool: Pool) -> Judgement | None:
+def flashevolve_judge_stale(item: ItemView, pool: Pool) -> Judgement | Work | None:
     """Decide whether an item made from an older pool goes on. The first result that is not ``None`` wins.
 
     Fires on the caller's thread before a sample of the item starts, whenever the pool has changed since the item was
     born or last judged; for the last time before its validation. If no plugin answers, the item goes on. A plugin that
     raises fails the item.
 
+    Work runs in a slot of the host's reflection. Then the hook fires again, with its result as ``item.answer``.
+
     Args:
         item: the item, with its staleness.
         pool: all admitted artifacts; do not change it.
+    """
+
+
+@hookspec(firstresult=True)
+def flashevolve_merge_batch(waiting: Sequence[ItemView], pool: Pool, last: bool) -> Batch | None:  # noqa: FBT001 - pluggy calls by name
+    """Decide what leaves the merge queue. The first result that is not ``None`` wins.
+
+    Where a plugin of the run implements this hook, an item that passed its gate waits in the queue instead of going to
+    its validation. Fires on the caller's thread when a validation may start, after every change: an item came to wait,
+    an item ended, an artifact entered the pool. If no plugin answers, nothing leaves. A plugin that raises stops the
+    run, whose state is kept.
+
+    Args:
+        waiting: the items that wait, oldest first, with their evidence; at least one.
+        pool: all admitted artifacts; do not change it.
+        last: whether nothing else is under way or will be offered. What is left in the queue then is discarded if
+            nothing leaves it.
+    """
+
+
+@hookspec(firstresult=True)
+def flashevolve_plan(snapshot: Snapshot) -> Plan | None:
+    """Decide how much may be under way. The first result that is not ``None`` wins.
+
+    Fires on the caller's thread before the first item is offered and after every item that ended. If no plugin answers,
+    things stay as they are. A plugin that raises stops the run, whose state is kept.
+
+    Args:
+        snapshot: the statistics now: what is left of the budget, what is in flight, what came of it.
     """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins._model import Verdict
@@ -12,6 +12,7 @@ from flashevolve_plugins.hooks.specs import hookimpl
 
 if TYPE_CHECKING:
     from flashevolve_plugins._model import ItemView
+    from flashevolve_plugins._policies import Work
     from flashevolve_plugins._pool import Pool
 
 DEFAULT_MAX_STALENESS = 0
@@ -27,7 +28,7 @@ class StalenessPolicy(ABC):
     """
 
     @abstractmethod
-    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """Judge an item whose staleness is at least 1.
 
         Args:
@@ -35,7 +36,8 @@ class StalenessPolicy(ABC):
             pool: all admitted artifacts; ``pool.since(item.version)`` is what came since the item was born.
 
         Returns:
-            :meth:`accept` or :meth:`discard`.
+            :meth:`accept`, :meth:`discard`, :meth:`patch`, or work to be done first: the item is judged again then,
+            with what the work gave as ``item.answer``.
         """
 
     @staticmethod
@@ -52,8 +54,18 @@ class StalenessPolicy(ABC):
         """
         return Judgement(Verdict.DISCARD, reason)
 
+    @staticmethod
+    def patch(artifact: Any, reason: str) -> Judgement:
+        """The item goes on with another artifact, which passes the gate again. Only where ``item.evidence`` is there.
+
+        Args:
+            artifact: made from the best artifact of the pool.
+            reason: why, in one clause; users read it.
+        """
+        return Judgement(Verdict.PATCH, reason, artifact)
+
     @hookimpl
-    def flashevolve_judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+    def flashevolve_judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """Answer the hook with :meth:`judge`."""
         return self.judge(item, pool)
 
@@ -70,18 +82,22 @@ class _Both(StalenessPolicy):
     def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
         self._first, self._second = first, second
 
-    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
         judgement = self._first.judge(item, pool)
-        return self._second.judge(item, pool) if judgement.verdict is Verdict.ACCEPT else judgement
+        return self._second.judge(item, pool) if _accepts(judgement) else judgement
+
+
+def _accepts(judgement: Judgement | Work) -> bool:
+    return isinstance(judgement, Judgement) and judgement.verdict is Verdict.ACCEPT
 
 
 class _Either(StalenessPolicy):
     def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
         self._first, self._second = first, second
 
-    def judge(self, item: ItemView, pool: Pool) -> Judgement:
+    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
         judgement = self._first.judge(item, pool)
-        return judgement if judgement.verdict is Verdict.ACCEPT else self._second.judge(item, pool)
+        return judgement if _accepts(judgement) else self._second.judge(item, pool)
 
 
 class Full(StalenessPolicy):

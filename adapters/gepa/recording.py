@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
@@ -21,7 +22,7 @@ def recorded(body: Body, recording: Recording) -> Body:
     except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
         recording.end = error
         outcome = Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}")
-    return Outcome(outcome.terminal, outcome.reason, recording)
+    return replace(outcome, payload=recording)
 
 
 class EndOfRecording(BaseException):
@@ -48,8 +49,15 @@ class Recording:
         #: Whether the item is one of the host's merges.
         self.merge = False
         self.tasks: list[Any] = []
+        #: Every parent of what it proposes, where that is not the task's alone.
+        self.parents: list[int] = []
         self.end: BaseException | None = None
         self._steps: defaultdict[str, deque[Any]] = defaultdict(deque)
+
+    def restart(self) -> None:
+        """Forget every step, but not that the item began with looking for a merge."""
+        kept = self._steps["replay"]
+        self._steps = defaultdict(deque, {"replay": kept})
 
     def put(self, step: str, value: Any) -> None:
         """Record a step's value; an exception is raised when it is taken."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
 
 from flashevolve_plugins.adapters.gepa.overlay import overlay
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._policies import Ask
 
 
 @dataclass
@@ -25,6 +28,16 @@ class Reflection:
     def log(self, message: str) -> None:
         """Keep a line."""
         self.lines.append(message)
+
+
+def asked(engine: Any) -> Ask | None:
+    """One call of the model that the host reflects with, or ``None`` where it has none that takes a prompt."""
+    own: Ask | None = getattr(engine.adapter, "flashevolve_ask", None)
+    if own is not None:
+        return own
+    reflection = engine.reflective_proposer._reflection_lm
+    lm = getattr(reflection, "lm", None)
+    return None if lm is None else lambda prompt: str(lm(prompt))
 
 
 def may_run_at_once(proposer: Any) -> bool:

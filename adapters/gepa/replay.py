@@ -36,6 +36,8 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
             return []
         try:
             proposals: list[Any] = type(host).propose(_heard(stand_in, recording), state)
+            for proposal in proposals if recording.parents else ():
+                proposal.parent_program_ids = recording.parents
             return proposals
         except EndOfRecording as end:
             session.settle()

@@ -6,6 +6,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._connection import require_connections
+from flashevolve_plugins._driver import JUDGE, Reflector
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
 from flashevolve_plugins._pool import Pool
@@ -17,7 +18,7 @@ from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, T
 from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording
-from flashevolve_plugins.adapters.gepa.reflection import may_run_at_once
+from flashevolve_plugins.adapters.gepa.reflection import asked, may_run_at_once
 from flashevolve_plugins.adapters.gepa.replay import SelectionStandIn, proposer_stand_in
 from flashevolve_plugins.adapters.gepa.session import Session
 from flashevolve_plugins.adapters.gepa.shipped import declare_shipped
@@ -80,7 +81,9 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
     driver.feedback_calls = lambda: evaluator.feedback_calls
     try:
         with driver:
-            return _Run(Session(engine, evaluator, driver, budget), host_run).run()
+            session = Session(engine, evaluator, driver, budget)
+            driver.reflector = Reflector(REFLECTION, asked(engine), session.seconds(JUDGE))
+            return _Run(session, host_run).run()
     finally:
         flash.last_run = driver.snapshot()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from flashevolve_plugins.adapters.gepa.budget import max_metric_calls
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.pool import new_entries
+from flashevolve_plugins.adapters.gepa.rebase import merge
 from flashevolve_plugins.adapters.gepa.recording import Recording
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
 from flashevolve_plugins.adapters.gepa.validation import ValidationCache
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from flashevolve_plugins._driver import Body, Driver
     from flashevolve_plugins._host_item import HostItem
     from flashevolve_plugins._model import PoolEntry
+    from flashevolve_plugins._policies import Batch
     from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
+    from flashevolve_plugins.adapters.gepa.gate import Gated
 
 
 ALARM_AFTER = 10  # reflections, the first ones
@@ -57,6 +61,9 @@ class Session:
         self._validates_all = type(engine.val_evaluation_policy) is FullEvaluationPolicy
         #: What is in the pool or being validated, as sorted (component, text) pairs. See :meth:`take`.
         self.taken: set[tuple[tuple[str, str], ...]] = set()
+        #: Whether what passed its gate waits in the merge queue, and what waits there, by the item's number.
+        self.holds = driver.policies.holds
+        self.waiting: dict[int, Gated] = {}
         self._failed_reflections: int | None = 0
         #: Lets the host count what an item spent and its recording does not tell. Set by the run.
         self.settle: Callable[[], None] = lambda: None
@@ -73,7 +80,7 @@ class Session:
         ledger = self.driver.scheduler.ledger
         ledger.limit, ledger.spent = max_metric_calls(self.engine), state.total_num_evals  # of both runs, if resumed
         seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
-        self.driver.offer_from(self.source)
+        self.driver.offer_from(self.source, self._merge)
 
     def _drop_cache(self) -> None:
         """The host's own cache mixes training and validation ids; ours keeps validation results alone."""
@@ -103,6 +110,25 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
             return failed(error, recording)
         return mutation(self, number, tasks, partial(self.scope, iteration), recording)
+
+    def _merge(self, number: int, batch: Batch) -> Body:
+        """The body of a merge of what waits in the queue."""
+        iteration = self._first_iteration + self._offered
+        self._offered += 1
+        return merge(self, number, batch, partial(self.scope, iteration), Recording())
+
+    def best(self) -> int:
+        """The index of the host's best candidate by validation score."""
+        return int(self.engine.val_evaluation_policy.get_best_program(self.state))
+
+    def is_perfect(self, evaluation: Any) -> bool:
+        """Whether the host would not reflect on it, as nothing is left to improve."""
+        perfect = self.proposer.perfect_score
+        return (
+            bool(self.proposer.skip_perfect_score)
+            and perfect is not None
+            and all(score is not None and score >= perfect for score in evaluation.scores)
+        )
 
     def scope(self, iteration: int) -> AbstractContextManager[None]:
         """The scoped view of an iteration, with the metric calls spent or promised so far."""
@@ -137,6 +163,10 @@ class Session:
                 ) from result
 
     # -- for item bodies --------------------------------------------------------------------------------------------
+
+    def sharing(self, stage: Stage) -> Stage:
+        """A stage of a proposal, whose validation is shared with others where there is a merge queue."""
+        return replace(stage, shared=self.validation_cost) if self.holds else stage
 
     def _evaluation(self, stage: str, call: Callable[[], Any], examples: int, *what: Any, trace: bool) -> Sample:
         """One call of the evaluator, as a sample."""

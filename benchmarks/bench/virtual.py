@@ -13,7 +13,9 @@ from flashevolve_plugins.benchmarks.bench.rivals import parse
 from flashevolve_plugins.benchmarks.bench.versions import versions
 from flashevolve_plugins.benchmarks.bench.virtual_server import Crew, Request, VirtualFlash, VirtualServer
 from flashevolve_plugins.benchmarks.presets import PRESETS, SEED_INSTRUCTION
+from flashevolve_plugins.benchmarks.server.chat import Message
 from flashevolve_plugins.benchmarks.server.profiles import PROFILES
+from flashevolve_plugins.benchmarks.server.replies import reply
 from flashevolve_plugins.benchmarks.server.simulator import count_tokens
 
 if TYPE_CHECKING:
@@ -91,12 +93,18 @@ class LandscapeAdapter:
             texts[name] = self.landscape.reflect(candidate[name], named, luck)
         return texts
 
+    def flashevolve_ask(self, prompt: str) -> str:
+        """Answer a policy's question as the landscape's model does."""
+        return reply(self.landscape, [Message("user", prompt)], {}, self._luck("ask", prompt))
+
     # -- what it asks of the server ----------------------------------------------------------------------------------
 
     def flashevolve_seconds(self, stage: str, *call: Any) -> list[Crew]:
         """The requests behind a sample, and who sends them: one example or reflection, or a whole step of the host."""
         if stage == "dataset":
             return []
+        if stage in {"judge", "merge"}:
+            return [Crew(1, [[self._request(2 * REFLECTION_PROMPT)]])]
         if stage == "propose":
             jobs = len(call[0]) if call and isinstance(call[0], list) else 1
             at_once = 1 if self._host == "dspy" else min(REFLECTIONS_AT_ONCE, self._threads)

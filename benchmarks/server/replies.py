@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins.benchmarks.server.forms import find_form
+from flashevolve_plugins.benchmarks.server.merge_requests import merge_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,7 @@ def reply(landscape: Landscape, messages: Sequence[Message], response_format: di
 
     A request that shows a current instruction and feedback on its answers is a reflection and gets an improved
     instruction, in the form gepa's ``InstructionProposalSignature`` or dspy's ``InstructionProposer`` reads.
+    A merge or verdict prompt of ``flashevolve_plugins.hooks.prompts`` gets the answer it asks for.
     Every other request is a task.
 
     Args:
@@ -36,6 +38,8 @@ def reply(landscape: Landscape, messages: Sequence[Message], response_format: di
         luck: seed of this answer.
     """
     last = messages[-1].text
+    if (merged := merge_reply(landscape, last, luck)) is not None:
+        return merged
     form = find_form(last, response_format)
     current, fenced = _current_instruction(last, named=bool(landscape.named_rules(last)))
     if current is not None:
