@@ -183,6 +183,7 @@ class PoolEntry:
         score: its validation score, the mean over the examples.
         parents: the versions it was made from.
         item: the item that brought it; ``None`` for the seed and for entries loaded from a state file.
+        scores: its validation scores by example, as far as it was validated; not to be changed.
     """
 
     version: int
@@ -190,6 +191,7 @@ class PoolEntry:
     score: float
     parents: tuple[int, ...] = ()
     item: int | None = None
+    scores: Mapping[Any, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from flashevolve_plugins._model import Change, Check, Evidence, ItemRecord, Item
 from flashevolve_plugins._policies import Ask, Batch, Judgement, MergeWriter, Plan, Work
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._snapshot import Snapshot
+from flashevolve_plugins.hooks.depth import BestFirst, Merge, QueuePolicy
+from flashevolve_plugins.hooks.reflective import Reflective
 from flashevolve_plugins.hooks.registry import AdapterRegistry, HostAdapter, PolicyRegistry, PolicySettings
 from flashevolve_plugins.hooks.specs import hookimpl, hookspec
 from flashevolve_plugins.hooks.staleness import Full, Guarded, StalenessPolicy
@@ -32,6 +34,7 @@ __all__ = [
     "AdapterRegistry",
     "Ask",
     "Batch",
+    "BestFirst",
     "Change",
     "Check",
     "Evidence",
@@ -41,12 +44,15 @@ __all__ = [
     "ItemRecord",
     "ItemView",
     "Judgement",
+    "Merge",
     "MergeWriter",
     "Plan",
     "PolicyRegistry",
     "PolicySettings",
     "Pool",
     "PoolEntry",
+    "QueuePolicy",
+    "Reflective",
     "Snapshot",
     "StalenessPolicy",
     "Terminal",

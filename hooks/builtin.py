@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins.hooks.depth import BestFirst, Merge
+from flashevolve_plugins.hooks.reflective import Reflective
 from flashevolve_plugins.hooks.specs import hookimpl
 from flashevolve_plugins.hooks.staleness import DEFAULT_MAX_STALENESS, Full, Guarded
 
@@ -22,18 +23,19 @@ def flashevolve_register_policies(registry: PolicyRegistry) -> None:
     """Register the built-in policies."""
     for name, kind in {"full": Full, "best-first": BestFirst, "merge": Merge}.items():
         registry.add(name, partial(_unbounded, name, kind))
-    registry.add("guarded", _guarded)
+    registry.add("guarded", partial(_bounded, Guarded))
+    registry.add("reflective", partial(_bounded, Reflective))
 
 
 def _unbounded(name: str, kind: Callable[[], StalenessPolicy], settings: PolicySettings) -> StalenessPolicy:
     if settings.max_staleness is not None:
         raise UsageError(
             f"max_staleness={settings.max_staleness} does not go with the policy {name!r}, which has no such bound: "
-            "name 'guarded', or leave it out."
+            "name 'guarded' or 'reflective', or leave it out."
         )
     return kind()
 
 
-def _guarded(settings: PolicySettings) -> Guarded:
+def _bounded(kind: Callable[[int], StalenessPolicy], settings: PolicySettings) -> StalenessPolicy:
     bound = settings.max_staleness
-    return Guarded(DEFAULT_MAX_STALENESS if bound is None else bound)
+    return kind(DEFAULT_MAX_STALENESS if bound is None else bound)

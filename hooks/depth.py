@@ -6,12 +6,11 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins._model import Terminal
 from flashevolve_plugins._policies import Batch, Plan
 from flashevolve_plugins.hooks.prompts import added_share, write_merge
 from flashevolve_plugins.hooks.specs import hookimpl
-from flashevolve_plugins.hooks.staleness import StalenessPolicy
+from flashevolve_plugins.hooks.staleness import StalenessPolicy, require_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ class QueuePolicy(StalenessPolicy):
     """
 
     def __init__(self, max_items: int = MAX_ITEMS) -> None:
-        self.max_items = _at_least("max_items", max_items, 1)
+        self.max_items = require_count(type(self).__name__, "max_items", max_items, 1)
 
     @abstractmethod
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
@@ -77,7 +76,8 @@ class BestFirst(QueuePolicy):
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gain; what was made from another artifact than the best has aged."""
         best = best_entry(pool)
-        aged = {each.number: "made from what is no longer the best" for each in waiting if _parent(each) != best.version}
+        old = [each.number for each in waiting if _parent(each) != best.version]
+        aged = dict.fromkeys(old, "made from what is no longer the best")
         fresh = [each for each in waiting if each.number not in aged]
         del last
         if not fresh:
@@ -89,8 +89,8 @@ class Merge(QueuePolicy):
     """The merge queue: what waits is merged onto the current best in one call, and pays for one validation.
 
     It begins with small merges. One that passes its gate doubles the next, up to ``max_batch``; one that fails halves
-    it, and its members are tried again in halves; alone at last, and one that fails alone is discarded. Where too little
-    of the changes survives the merging, it goes on as :class:`BestFirst`.
+    it, and its members are tried again in halves; alone at last, and one that fails alone is discarded. Where too
+    little of the changes survives the merging, it goes on as :class:`BestFirst`.
 
     Args:
         max_batch: proposals merged at once at most.
@@ -102,8 +102,10 @@ class Merge(QueuePolicy):
         self, max_batch: int = MAX_BATCH, max_items: int = MAX_ITEMS, max_characters: int | None = None
     ) -> None:
         super().__init__(max_items)
-        self.max_batch = _at_least("max_batch", max_batch, 1)
-        self.max_characters = None if max_characters is None else _at_least("max_characters", max_characters, 1)
+        self.max_batch = require_count("Merge", "max_batch", max_batch, 1)
+        self.max_characters = (
+            None if max_characters is None else require_count("Merge", "max_characters", max_characters, 1)
+        )
         self._limit = min(FIRST_BATCH, self.max_batch)
         self._alone = BestFirst(max_items)
         self._taken: dict[int, tuple[Evidence, PoolEntry]] = {}
@@ -165,9 +167,3 @@ def _parent(item: ItemView) -> int | None:
 
 def _gain(item: ItemView) -> float:
     return item.evidence.gain if item.evidence is not None else 0.0
-
-
-def _at_least(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name}={value!r} must be a whole number of at least {least}.")
-    return value

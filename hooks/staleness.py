@@ -41,9 +41,13 @@ class StalenessPolicy(ABC):
         """
 
     @staticmethod
-    def accept() -> Judgement:
-        """The item goes on."""
-        return Judgement(Verdict.ACCEPT)
+    def accept(reason: str = "") -> Judgement:
+        """The item goes on.
+
+        Args:
+            reason: why, in one clause, where there is something to say; users read it.
+        """
+        return Judgement(Verdict.ACCEPT, reason)
 
     @staticmethod
     def discard(reason: str) -> Judgement:
@@ -120,13 +124,7 @@ class Guarded(StalenessPolicy):
     """
 
     def __init__(self, max_staleness: int = DEFAULT_MAX_STALENESS) -> None:
-        given: object = max_staleness
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise UsageError(
-                f"max_staleness={max_staleness!r} must be a whole number of at least 0: "
-                "the pool versions that an item may lag behind."
-            )
-        self.max_staleness = max_staleness
+        self.max_staleness = require_count("Guarded", "max_staleness", max_staleness, 0)
 
     def judge(self, item: ItemView, pool: Pool) -> Judgement:
         """Compare the staleness with the bound."""
@@ -134,3 +132,20 @@ class Guarded(StalenessPolicy):
         if item.staleness <= self.max_staleness:
             return self.accept()
         return self.discard(f"stale by {item.staleness}, more than max_staleness={self.max_staleness}")
+
+
+def require_count(policy: str, option: str, value: object, least: int) -> int:
+    """The value of an option that is a whole number.
+
+    Args:
+        policy: the policy's class, for the message.
+        option: the option's name.
+        value: what was given.
+        least: the smallest value that works.
+
+    Raises:
+        UsageError: it is no whole number of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{policy}({option}={value!r}) must be a whole number of at least {least}.")
+    return value
