@@ -53,6 +53,11 @@ class Gauge:
                 sums[part] += level * max(0.0, overlap)
         return [each / width for each in sums]
 
+    def integral(self, value: Callable[[int], float], begin: float, end: float) -> float:
+        """A function of the number in flight, integrated over the time from ``begin`` to ``end``."""
+        stays = pairwise([*self._levels, (end, 0)])
+        return sum(value(level) * max(0.0, min(until, end) - max(at, begin)) for (at, level), (until, _) in stays)
+
 
 class Observer:
     """gepa callbacks that note every change of the pool.

@@ -59,6 +59,9 @@ class Record:
         cpu_seconds: CPU time of the optimizer's process, or ``None`` in virtual time.
         peak_mb: its largest memory, or ``None`` in virtual time.
         versions: packages and their versions.
+        work: of all requests, in output tokens of the latency model; ``None`` through a server.
+        lost: of flash in virtual time: phase of the run (start, steady, drain) to its seconds, less those that the
+            same work takes with exactly as many requests running as there are slots.
     """
 
     clock: Clock
@@ -84,6 +87,8 @@ class Record:
     cpu_seconds: float | None = None
     peak_mb: float | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    work: float | None = None
+    lost: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> RunKey:

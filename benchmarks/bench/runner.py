@@ -138,5 +138,6 @@ def _simulated(key: RunKey) -> Iterator[Endpoint]:
     profile, cell = PROFILES[key.cell.profile], key.cell
     landscape = PRESETS[cell.landscape].landscape(key.seed)
     latency = replace(profile.latency, time_scale=cell.time_scale)
-    with SimulatedServer(ServerSettings(landscape, latency, profile.lengths, key.seed)) as server:
+    settings = ServerSettings(landscape, latency, profile.lengths, key.seed, max_requests=profile.max_requests)
+    with SimulatedServer(settings) as server:
         yield Endpoint(server.base_url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins.benchmarks.bench.observer import Observer, shares
@@ -191,6 +192,7 @@ def run_virtual(key: RunKey) -> Record:
     last = flash.last_run
     assert last is not None  # noqa: S101 - the run is over
     in_flight = server.gauge.means(server.now)
+    phases = zip(("start", "steady", "drain"), pairwise((0.0, *last.window, server.now)), strict=True)
     return Record(
         clock="virtual",
         cell=cell,
@@ -213,4 +215,6 @@ def run_virtual(key: RunKey) -> Record:
         stages=shares(observer.stages if rival.flash is None else last.sample_seconds),
         in_flight=in_flight,
         versions=versions("gepa"),
+        work=server.work,
+        lost={} if rival.flash is None else {name: server.lost(cell.slots, *phase) for name, phase in phases},
     )

@@ -59,6 +59,8 @@ class VirtualServer:
     def __init__(self, model: LatencyModel) -> None:
         self.now = 0.0
         self.tokens = 0
+        self.work = 0.0
+        self.model = model
         self._clock = TokenClock(model)
         self._answered: dict[int, Callable[[], None]] = {}
         self.gauge = Gauge(lambda: self.now)
@@ -69,6 +71,12 @@ class VirtualServer:
         self._answered[key] = answered
         self.gauge.change(1)
         self.tokens += request.prompt + request.output
+        self.work += request.slowness * (self.model.prefill(request.prompt) + request.output)
+
+    def lost(self, slots: int, begin: float, end: float) -> float:
+        """Seconds of a time beyond those that the work done in it takes with ``slots`` requests running."""
+        full = self.model.tokens_per_second(slots)
+        return self.gauge.integral(lambda running: 1 - self.model.tokens_per_second(running) / full, begin, end)
 
     def step(self) -> None:
         """Let time pass until a request is answered.

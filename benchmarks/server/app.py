@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class _Service:
         self._simulator = Simulator(settings)
         self._counters = Counters()
         self._started: Engine | None = None
+        self._under_way = 0
 
     @property
     def _engine(self) -> Engine:
@@ -81,11 +83,29 @@ class _Service:
         except BadRequestError as error:
             await JSONResponse(error_body(error), error.status)(scope, receive, send)
             return
+        if self._under_way == self._settings.max_requests:
+            await self._refuse()(scope, receive, send)
+            return
         run = _Run(chat, self._simulator.choices(chat), self._engine, self._counters)
-        if chat.stream:
-            await run.stream(receive, send)
-        elif (body := await run.whole(receive)) is not None:
-            await JSONResponse(body)(scope, receive, send)
+        self._under_way += 1
+        try:
+            if chat.stream:
+                await run.stream(receive, send)
+            elif (body := await run.whole(receive)) is not None:
+                await JSONResponse(body)(scope, receive, send)
+        finally:
+            self._under_way -= 1
+
+    def _refuse(self) -> Response:
+        """Say that too many requests are under way, as OpenAI does."""
+        self._counters.refused += 1
+        wait = self._settings.retry_after * self._settings.latency.time_scale
+        message = f"Rate limit reached: {self._settings.max_requests} requests are under way. Please try again later."
+        return JSONResponse(
+            {"error": {"message": message, "type": "requests", "param": None, "code": "rate_limit_exceeded"}},
+            429,
+            {"Retry-After": f"{math.ceil(wait)}", "Retry-After-Ms": f"{1000 * wait:.0f}"},
+        )
 
 
 class _Run:

@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--sigma", type=float, default=lengths.sigma, help="spread of the logarithm of the output length")
     add("--longest", type=int, default=lengths.maximum, help="longest output, in tokens")
     add("--landscape", default="{}", metavar="JSON", help='parameters of the landscape, such as {"seed": 1}')
+    add("--max-requests", type=int, help="most requests under way, one more gets status 429 (default: they wait)")
+    add("--retry-after", type=float, default=ServerSettings.retry_after, help="seconds that a refused client is told")
     add("--stop-with-stdin", action="store_true", help="end when standard input closes")
     return parser
 
@@ -109,7 +111,8 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
     )
     lengths = OutputLengths(options.mean_tokens, options.sigma, options.longest)
     names = tuple(options.model or ServerSettings().models)
-    return ServerSettings(_landscape(options.landscape), latency, lengths, options.seed, names)
+    refusals = {"max_requests": options.max_requests, "retry_after": options.retry_after}
+    return ServerSettings(_landscape(options.landscape), latency, lengths, options.seed, names, **refusals)
 
 
 def _landscape(text: str) -> Landscape:
@@ -170,6 +173,9 @@ def arguments(settings: ServerSettings, port: int) -> Sequence[str]:
         "--sigma": lengths.sigma,
         "--longest": lengths.maximum,
         "--landscape": json.dumps(shape),
+        "--retry-after": settings.retry_after,
     }
+    if settings.max_requests is not None:
+        values["--max-requests"] = settings.max_requests
     named = [f"--model={name}" for name in settings.models]
     return [*(f"{option}={value}" for option, value in values.items()), *named]

@@ -58,6 +58,11 @@ class LatencyModel:
         """Return the seconds one output token takes while ``running`` requests run."""
         return self.base_token_time * (1 + running / self.half_batch) * self.time_scale
 
+    def tokens_per_second(self, requests: int) -> float:
+        """Return the output tokens that all running requests together make in a second when so many were sent."""
+        running = min(requests, self.max_num_seqs)
+        return running / self.token_time(running)
+
     def draw_slowness(self, source: random.Random) -> float:
         """Return a factor on one request's work; its median is 1."""
         return math.exp(self.spread * source.gauss(0, 1)) if self.spread else 1.0

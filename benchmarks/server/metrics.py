@@ -23,12 +23,14 @@ class Counters:
         generation_tokens: of finished requests.
         finished: requests by how they ended: "stop", "length" or "abort".
         latencies: seconds from arrival to the end, summed over finished requests.
+        refused: requests that got status 429.
     """
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     latencies: float = 0.0
+    refused: int = 0
 
     def render(self, engine: Engine, model: str, max_num_seqs: int) -> str:
         """Return the page of ``GET /metrics``.
@@ -58,6 +60,7 @@ class Counters:
             f"{latency}_sum{{{label}}} {self.latencies!r}",
             f"{latency}_count{{{label}}} {ended}",
             *_series("simulated:slot_seconds_total", "counter", {label: engine.slot_seconds}),
+            *_series("simulated:requests_refused_total", "counter", {label: self.refused}),
         ]
         return "\n".join(lines) + "\n"
 

@@ -18,13 +18,17 @@ class Profile:
         calibration: which figures it was set to, and who published them.
         latency: its engine.
         lengths: how long its answers are.
+        max_requests: under way at once; one more gets status 429. ``None`` refuses none.
     """
 
     about: str
     calibration: str
     latency: LatencyModel = field(default_factory=LatencyModel)
     lengths: OutputLengths = field(default_factory=OutputLengths)
+    max_requests: int | None = None
 
+
+_API = LatencyModel(base_token_time=1 / 60, half_batch=1e9, max_num_seqs=64, first_token=0.75, spread=0.67)
 
 PROFILES = {
     "h100": Profile(
@@ -41,7 +45,13 @@ PROFILES = {
         " GPT-4o-mini (0.65 s, 1.1 s, 105 tokens/s), Llama 3.3 70B (0.76 s, 2.2 s, 48 tokens/s) and Gemini 2.0 Flash"
         " (0.56 s, 2.3 s, 137 tokens/s) in 60,480 probes over a week (jonathanwrede.de, 'I monitored 6 LLM APIs for"
         " 7 days')",
-        LatencyModel(base_token_time=1 / 60, half_batch=1e9, max_num_seqs=64, first_token=0.75, spread=0.67),
+        _API,
+    ),
+    "api-limited": Profile(
+        "the same API, where a request beyond 64 under way is refused with status 429 and a time to come back",
+        "as api",
+        _API,
+        max_requests=64,
     ),
     "laptop": Profile(
         "a quantised 9B model under llama.cpp with four slots",

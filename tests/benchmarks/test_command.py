@@ -58,6 +58,8 @@ def test_it_ends_with_its_standard_input_when_asked_to() -> None:
         (["--landscape", '{"hills": 3}'], "--landscape knows no hills"),
         (["--landscape", '{"rules": "many"}'], "--landscape has a value of the wrong type"),
         (["--landscape", '{"missed": 2}'], "missed must lie within 0 and 1"),
+        (["--max-requests", "0"], "max_requests must be 1 or more"),
+        (["--retry-after", "-1"], "retry_after must be 0 or more"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
@@ -81,6 +83,8 @@ def test_every_setting_survives_the_command_line(monkeypatch: pytest.MonkeyPatch
         OutputLengths(20.0, 0.75, 90),
         11,
         ("a", "b"),
+        5,
+        2.5,
     )
     seen: list[Any] = []
     monkeypatch.setattr(serve_module, "serve", lambda settings, *_, **__: seen.append(settings))

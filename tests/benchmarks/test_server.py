@@ -213,6 +213,29 @@ def test_a_client_that_leaves_frees_its_slot_at_once(*, stream: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_a_request_beyond_the_cap_is_refused_with_a_time_to_come_back() -> None:
+    async def scenario() -> None:
+        latency = LatencyModel(base_token_time=1e6, time_scale=0.05)
+        app = app_module.build_app(ServerSettings(latency=latency, max_requests=2, retry_after=30.0))
+        first, second = (Client(app, ask("hi", stream=stream)) for stream in (False, True))
+        for client in (first, second):
+            await client.listening.wait()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as other:
+            refused = await asyncio.wait_for(other.post("/v1/chat/completions", json=ask("hi")), 20)
+            assert refused.status_code == 429
+            assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+            assert (refused.headers["Retry-After"], refused.headers["Retry-After-Ms"]) == ("2", "1500")
+            await first.leave()
+            third = Client(app, ask("hi"))
+            await third.listening.wait()
+            assert not third.sent
+            assert 'requests_refused_total{model_name="simulated"} 1\n' in (await other.get("/metrics")).text
+        for client in (second, third):
+            await client.leave()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_closed_connection_frees_its_slot(*, stream: bool) -> None:
     def wait_for(server: SimulatedServer, running: int) -> bool:

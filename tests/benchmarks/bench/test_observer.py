@@ -33,6 +33,7 @@ def test_requests_in_flight_are_averaged_over_parts_of_the_run(clock):
     assert gauge.means(5.0, 5) == pytest.approx([0.0, 1.0, 1.5, 1.0, 0.0])
     assert gauge.means(5.0, 1) == pytest.approx([3.5 / 5])
     assert (gauge.requests, gauge.most) == (2, 2)
+    assert gauge.integral(lambda level: level**2, 1.5, 3.0) == pytest.approx(0.5 + 4 * 0.5 + 0.5)
     assert gauge.means(0.0, 2) == [0.0, 0.0]
 
 

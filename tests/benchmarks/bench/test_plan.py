@@ -24,6 +24,7 @@ BAD = {
     "a bound that the policy has not": (["--rivals", "full:2"], "max_staleness"),
     "two selections": (["--quick", "--slots", "4"], "--quick and --slots do not go together"),
     "two plans": (["--quick", "--tables", "speed"], "--quick and --tables do not go together"),
+    "refusals in virtual time": (["--profile", "api-limited"], "api-limited refuses requests, which virtual time"),
     "too small a budget": (["--calls", "200"], "--calls=200 pays for no proposal"),
     "half of a server": (["--server", "http://127.0.0.1:9/v1"], "--server, --model and --data go together"),
     "a model for nobody": (["--model", "gpt"], "--server, --model and --data go together"),

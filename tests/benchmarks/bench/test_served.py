@@ -62,6 +62,18 @@ def test_three_predictors_are_asked_and_told_apart(endpoint):
     assert run.curve[0].score == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("rival", ["gepa:pxn-2x2", "full"])
+def test_hosts_come_back_when_a_server_has_refused_them(rival):
+    latency = LatencyModel(base_token_time=3e-5)
+    settings = ServerSettings(PRESETS["additive"].landscape(0), latency, max_requests=3, retry_after=0.05)
+    with SimulatedServer(settings) as server:
+        run = run_served(RunKey("server", SMALL, rival, 0), Endpoint(server.base_url))
+        figures = server.metrics()
+    assert figures["simulated:requests_refused_total"] > 0
+    assert figures["vllm:request_success_total"] == run.requests + 1  # none was given up; one to warm up
+    assert run.curve[0].score == pytest.approx(0.25)
+
+
 def test_gepas_own_adapter_refuses_a_program_of_several_components(endpoint):
     with pytest.raises(UsageError, match="has one component, this landscape more"):
         run_served(RunKey("server", Cell("components", val=6, calls=40), "gepa:sequential", 0), endpoint)
