@@ -232,7 +232,8 @@ class Driver(ABC):
         if error is not None and record.terminal is Terminal.COMMITTED and not entries:
             reason = f"the host raised {type(error).__name__}: {error}"
             record = replace(record, terminal=Terminal.FAILED, reason=reason, error=error)
-        record = replace(record, entries=tuple(entry.version for entry in entries))
+        if entries:
+            record = replace(record, entries=tuple(entry.version for entry in entries))
         self.pool.append(entries)
         for entry in entries:
             self._meter.pool_updated(entry)
@@ -244,7 +245,7 @@ class Driver(ABC):
         self.policies.item_ended(record)
         if entries:
             self._feed(ev.PoolUpdated(self.pool.version))
-        self._feed(ev.ItemRecorded(ended.number))
+        self._feed(ev.ItemRecorded(ended.number, failed=record.terminal is not ended.record.terminal))
         if self._source is not None:
             self._plan()
 
@@ -355,7 +356,8 @@ class Driver(ABC):
         opened = self._open[item]
         if not opened.begun:
             opened.begun = True
-            self.policies.stage_started(item, stage.name)
+            if opened.answered is None:  # observers hear of items, not of jobs
+                self.policies.stage_started(item, stage.name)
         sample = stage.samples[index]
         self._meter.sample_started(self.now(), sample.resource)
         self._start(item, index, sample)
@@ -377,14 +379,15 @@ class Driver(ABC):
         return first
 
     def _open_item(self, item: int, stage: Stage, body: Body | None) -> _Open:
-        opened = _Open(body, self.pool.version, self._meter.seconds(self.now()), [None] * len(stage.samples))
+        started, results = self._meter.seconds(self.now()), [None] * len(stage.samples)
+        opened = _Open(body, self.pool.version, started, results, evidence=stage.evidence)
         self._open[item] = opened
         return opened
 
     def _finish_stage(self, item: int, stage: Stage, *, failed: bool) -> ev.Event | None:
         opened = self._open[item]
         if opened.outcome is not None:  # its body was over before its first stage
-            return ev.ItemDecided(item, opened.outcome.terminal, opened.outcome.reason)
+            return self._decided(item, opened, opened.outcome)
         if not opened.begun:  # an empty stage
             self.policies.stage_started(item, stage.name)
         self.policies.stage_finished(item, stage.name)
@@ -399,9 +402,12 @@ class Driver(ABC):
         if following is not None:
             self._goes_on(opened, following)
             return ev.StageReady(item, following)
-        opened.outcome = outcome
         assert outcome is not None  # noqa: S101 - _advance gives a stage or an outcome
-        opened.evidence = outcome.evidence or opened.evidence
+        return self._decided(item, opened, outcome)
+
+    @staticmethod
+    def _decided(item: int, opened: _Open, outcome: Outcome) -> ev.Event:
+        opened.outcome, opened.evidence = outcome, outcome.evidence or opened.evidence
         return ev.ItemDecided(item, outcome.terminal, outcome.reason)
 
     @staticmethod
@@ -478,11 +484,7 @@ class Driver(ABC):
         """Ask who leaves the merge queue."""
         waiting = [self._view(item, self.scheduler.items[item].stage) for item in items if item in self.scheduler.held]
         batch = self.policies.merge_batch(waiting, self.pool, last=last) if waiting else Batch()
-        left = [number for number in (*batch.members, *batch.discard) if number not in items]
-        if left or (len(batch.members) > 1 and batch.write is None):
-            problem = f"item {left[0]} does not wait in the queue" if left else "several members need a write function"
-            wrong = UsageError(f"it answered {batch!r:.200}, but {problem}")
-            raise PluginError("the merging policy", "flashevolve_merge_batch", f"items {items}", wrong)
+        _require_possible(batch, [each.number for each in waiting])
         for number, reason in batch.discard.items():
             if number not in batch.members:
                 yield ev.Dropped(number, reason)
@@ -503,6 +505,9 @@ class Driver(ABC):
         if plan is None:
             return
         limits = [each for each in (plan.max_items, self._most_items) if each is not None]
+        if min((*limits, plan.validations)) < 1:
+            wrong = UsageError(f"it answered {plan}, with which nothing would ever run: both must be at least 1")
+            raise PluginError("the planning policy", "flashevolve_plan", "the run", wrong)
         event = ev.PlanChanged(min(limits, default=None), plan.validations)
         if (event.max_items, event.validations) != (self.scheduler.max_items, self.scheduler.validations):
             self._feed(event)
@@ -537,8 +542,23 @@ class Driver(ABC):
             evidence=opened.evidence,
             checks=tuple(opened.checks),
             members=kept.members,
-            merged_into=kept.merged_into,
+            merged_into=kept.merged_into if terminal is Terminal.MERGED else None,
         )
+
+
+def _require_possible(batch: Batch, waiting: Sequence[int]) -> None:
+    left = [number for number in (*batch.members, *batch.discard) if number not in waiting]
+    if left:
+        problem = f"item {left[0]} does not wait in the queue"
+    elif len(set(batch.members)) < len(batch.members):
+        problem = "it names a member twice"
+    elif len(batch.members) > 1 and batch.write is None:
+        problem = "several members need a write function"
+    else:
+        return
+    about = f"items {', '.join(str(number) for number in waiting)}"
+    wrong = UsageError(f"it answered {batch!r:.200}, but {problem}")
+    raise PluginError("the merging policy", "flashevolve_merge_batch", about, wrong)
 
 
 def _require_patchable(item: ItemView, judgement: Judgement) -> None:

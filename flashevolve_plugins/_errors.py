@@ -26,11 +26,13 @@ class UnknownNameError(UsageError):
         kind: what was named, for example ``"staleness policy"``.
         name: the name that was given.
         known: the names that would have worked.
+        hint: why the name may be missing, as a sentence of its own.
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
-        super().__init__(f"Unknown {kind} {name!r}: known are {', '.join(map(repr, self.known)) or 'none'}.")
+        sentence = f"Unknown {kind} {name!r}: known are {', '.join(map(repr, self.known)) or 'none'}."
+        super().__init__(f"{sentence} {hint}".rstrip())
 
 
 class HostError(FlashEvolveError, ImportError):

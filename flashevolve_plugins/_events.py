@@ -122,9 +122,10 @@ class Dropped:
 
 @dataclass(slots=True)
 class ItemRecorded:
-    """The item's record is written and its host has been told."""
+    """The item's record is written and its host has been told. ``failed``: which raised over the item's commit."""
 
     item: int
+    failed: bool = False
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ class Kind(Enum):
 _MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
     State.RUNNING: frozenset({State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
-    State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.DRAINING, State.DECIDING, State.ENDING}),
+    State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.HELD, State.DRAINING, State.DECIDING, State.ENDING}),
     State.DRAINING: frozenset({State.ENDING}),
     State.HELD: frozenset({State.DECIDING, State.ENDING}),
     State.DECIDING: frozenset({State.WAITING, State.HELD, State.ENDING}),
@@ -141,7 +141,7 @@ class Item:
         self.patches += 1
         self.version = self.judged_version = version
         self.story.append(f"patched@{version}")
-        self.move(State.WAITING)
+        self.move(State.HELD if stage.holds else State.WAITING)
         self._begin(stage)
 
     def start(self, resource: str) -> int:
@@ -172,7 +172,8 @@ class Item:
     @property
     def own_need(self) -> int:
         """The same without what the items in the merge queue pay for together."""
-        return self.need - self.stage.shared
+        stage = self.stage
+        return stage.then - stage.shared + (0 if self.reserved else self.cost)
 
     @property
     def complete(self) -> bool:

@@ -210,21 +210,23 @@ class Scheduler:
         self._add(Item(event.item, self.version, event.stage, Kind.JOB))
 
     def _merge_started(self, event: ev.MergeStarted) -> None:
+        members = [self._held_item(number) for number in event.members]
         self._take_consulting()
-        for number in event.members:
-            member = self._held_item(number)
-            del self.held[number]
+        for member in members:
+            del self.held[member.number]
             member.merged_into = event.item
             member.story.append(f"taken into {event.item}")
         self._validating.add(event.item)
+        self._queue_changed = True
         self._add(Item(event.item, self.version, event.stage, Kind.MERGE, event.members))
 
     def _released(self, event: ev.Released) -> None:
-        self._take_consulting()
         item = self._held_item(event.item)
+        self._take_consulting()
         del self.held[item.number]
         item.story.append("released")
         self._validating.add(item.number)
+        self._queue_changed = True
         self._finish(item)
 
     def _queue_waits(self, event: ev.QueueWaits) -> None:
@@ -237,6 +239,7 @@ class Scheduler:
 
     def _dropped(self, event: ev.Dropped) -> None:
         self._doom(self._held_item(event.item), Terminal.DISCARDED, event.reason)
+        self._last_call = False  # there will be another one
 
     def _plan_changed(self, event: ev.PlanChanged) -> None:
         self.max_items, self.validations = event.max_items, event.validations
@@ -252,11 +255,11 @@ class Scheduler:
         self._queue_changed = True
         del self.items[item.number]
         for number in item.members:
-            member = self.items.get(number)
-            if member is None or member.state is not State.HELD:
-                continue  # the run was cancelled
-            if item.story[-1] == Terminal.COMMITTED.value:
+            member = self.items[number]
+            if item.story[-1] == Terminal.COMMITTED.value and not event.failed:
                 self._doom(member, Terminal.MERGED, f"merged into item {item.number}")
+            elif self._cancelled:
+                self._doom(member, Terminal.CANCELLED, self._stopping or "")
             else:
                 member.merged_into = None
                 member.failed_with += (len(item.members),)
@@ -287,7 +290,8 @@ class Scheduler:
             return
         self._cancelled = True
         for item in tuple(self.items.values()):
-            if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD}:
+            taken = item.state is State.HELD and item.number not in self.held  # it ends with its merge
+            if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD} and not taken:
                 self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
                 self._doom(item, Terminal.CANCELLED, event.reason)
 
@@ -318,6 +322,7 @@ class Scheduler:
 
     def _hold(self, item: Item) -> None:
         self.held[item.number] = None
+        self._validating.discard(item.number)  # patched after it was released
         self._queue_changed = True
 
     def _enqueue(self, item: Item) -> None:
@@ -446,9 +451,8 @@ class Scheduler:
 
     def _permitted(self, item: Item) -> bool:
         """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
-        stage = item.stage
-        paid = item.kind is Kind.JOB or (item.reserved and stage.commits)  # a paid validation goes on
-        if item.judged_version != self.version and not paid:
+        stage, job = item.stage, item.kind is Kind.JOB
+        if item.judged_version != self.version and not job and not (item.reserved and stage.commits):
             item.move(State.JUDGING)
             item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
@@ -456,7 +460,7 @@ class Scheduler:
             return False
         if item.reserved:
             return True
-        if self.ledger.affords(item.need):
+        if job or self.ledger.affords(item.need):  # who waits for a job goes on in any case
             self.ledger.reserve(item.cost)
             self._needed -= item.cost
             item.reserved = True
@@ -465,7 +469,9 @@ class Scheduler:
         if self.ledger.could_ever_afford(item.need):
             self._park(item)
         else:
-            if item.stage_number == 1:  # a new item costs more than was said: the next one would end here as well
+            if (
+                item.stage_number == 1 and item.kind is Kind.PROPOSAL
+            ):  # a new item costs more than was said: the next one would end here as well
                 self.offer_cost = max(self.offer_cost, item.need)
             self._doom(item, Terminal.DISCARDED, OUT_OF_BUDGET)
         return False

@@ -17,7 +17,8 @@ The shortest plugin::
     [project.entry-points.flashevolve_plugins]
     my-policy = "my_policy"
 
-Installed, it does nothing until a run names it: ``Flash(staleness="young")``.
+Installed, it does nothing until a run names it: ``Flash(staleness="young")``. To see that it keeps what every policy
+keeps, call ``flashevolve_plugins.testing.check_policy(Young)`` in a test of yours.
 """
 
 from flashevolve_plugins._model import Change, Check, Evidence, ItemRecord, ItemView, PoolEntry, Terminal, Verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flashevolve_plugins._model import Terminal
 from flashevolve_plugins._policies import Batch, Plan
-from flashevolve_plugins.hooks.prompts import added_share, write_merge
+from flashevolve_plugins.hooks.prompts import MalformedAnswerError, added_share, write_merge
 from flashevolve_plugins.hooks.specs import hookimpl
 from flashevolve_plugins.hooks.staleness import StalenessPolicy, require_count
 
@@ -76,7 +76,7 @@ class BestFirst(QueuePolicy):
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gain; what was made from another artifact than the best has aged."""
         best = best_entry(pool)
-        old = [each.number for each in waiting if _parent(each) != best.version]
+        old = [each.number for each in waiting if _evidence(each).parent != best.version]
         aged = dict.fromkeys(old, "made from what is no longer the best")
         fresh = [each for each in waiting if each.number not in aged]
         del last
@@ -110,49 +110,60 @@ class Merge(QueuePolicy):
         self._alone = BestFirst(max_items)
         self._taken: dict[int, tuple[Evidence, PoolEntry]] = {}
         self._survival: deque[float] = deque(maxlen=SEEN)
+        self._mute = False  # the host has no reflection model
 
     @property
     def merges(self) -> bool:
-        """Whether enough of the changes survives the merging, as far as it has been seen."""
+        """Whether there is a model to merge with, and enough of the changes survives it, as far as it has been seen."""
         seen = self._survival
-        return len(seen) < SEEN // 2 or sum(seen) / len(seen) >= LEAST_SURVIVAL
+        return not self._mute and (len(seen) < SEEN // 2 or sum(seen) / len(seen) >= LEAST_SURVIVAL)
 
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gains, as many as merges of that size pass."""
         if not self.merges:
             return self._alone.take(waiting, pool, last=last)
+        best, entries = best_entry(pool), pool.entries
+        changes = {each.number: (_evidence(each), entries[_evidence(each).parent - 1]) for each in waiting}
         lost = {each.number: "its change does not help the current best" for each in waiting if 1 in each.failed_with}
+        for number, (evidence, parent) in changes.items():
+            if parent is not best and added_share(parent.artifact, evidence.artifact, best.artifact) == 1:
+                lost.setdefault(number, "the current best holds its change already")
         rest = [each for each in waiting if each.number not in lost]
         failed = [each for each in rest if each.failed_with]
         limit = min(self._limit, *(each.failed_with[-1] // 2 for each in failed)) if failed else self._limit
         chosen = sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)]
-        if not chosen:
-            return Batch(discard=lost)
-        members = tuple(each.number for each in chosen)
-        if len(chosen) == 1 and _parent(chosen[0]) == best_entry(pool).version and not failed:
-            return Batch(members, discard=lost)
-        entries = pool.entries
-        self._taken = {
-            each.number: (each.evidence, entries[each.evidence.parent - 1]) for each in chosen if each.evidence
-        }
-        return Batch(members, self._write, discard=lost)
+        self._taken = {each.number: changes[each.number] for each in chosen}
+        members = tuple(self._taken)
+        is_plain = len(chosen) == 1 and not failed and changes[members[0]][1] is best
+        return Batch(members, write=None if is_plain else self._write, discard=lost)
 
     def _write(self, ask: Ask | None, current: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
-        return write_merge(ask, current, changes, max_characters=self.max_characters)
+        """Merge. Runs in a slot."""
+        if ask is None:
+            self._mute = True
+        merged = write_merge(ask, current, changes, max_characters=self.max_characters)
+        longest = max(merged, key=lambda name: len(merged[name]))
+        if self.max_characters is not None and len(merged[longest]) > max(self.max_characters, len(current[longest])):
+            raise MalformedAnswerError(
+                f"the text of {longest} would be longer than max_characters={self.max_characters}"
+            )
+        return merged
 
     @hookimpl
     def flashevolve_item_ended(self, record: ItemRecord) -> None:
-        """Learn from a merge."""
+        """Learn from a merge: whether it passed its gate, and how much of the changes was left in its text."""
         if not record.members:
             return
         if record.terminal is Terminal.COMMITTED:
             self._limit = min(2 * self._limit, self.max_batch)
-        elif record.terminal in {Terminal.REJECTED, Terminal.SKIPPED}:
+        elif record.terminal is Terminal.REJECTED:
             self._limit = max(1, self._limit // 2)
         if record.evidence is not None:
-            taken = [self._taken[number] for number in record.members]
             merged = record.evidence.artifact
-            shares = [added_share(entry.artifact, evidence.artifact, merged) for evidence, entry in taken]
+            shares = [
+                added_share(parent.artifact, evidence.artifact, merged)
+                for evidence, parent in map(self._taken.__getitem__, record.members)
+            ]
             self._survival.append(sum(shares) / len(shares))
 
 
@@ -161,9 +172,10 @@ def best_entry(pool: Pool) -> PoolEntry:
     return max(pool.entries, key=lambda entry: entry.score)
 
 
-def _parent(item: ItemView) -> int | None:
-    return item.evidence.parent if item.evidence is not None else None
+def _evidence(item: ItemView) -> Evidence:
+    assert item.evidence is not None  # noqa: S101 - what waits has some
+    return item.evidence
 
 
 def _gain(item: ItemView) -> float:
-    return item.evidence.gain if item.evidence is not None else 0.0
+    return _evidence(item).gain

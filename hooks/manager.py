@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from flashevolve_plugins._model import Verdict
 from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
 from flashevolve_plugins.hooks import specs
 from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry, PolicySettings
+from flashevolve_plugins.hooks.staleness import StalenessPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
-    from flashevolve_plugins.hooks.staleness import StalenessPolicy
 
 DISTRIBUTION = "flashevolve-plugins"
 logger = logging.getLogger("flashevolve_plugins")
@@ -42,7 +43,7 @@ class InstalledPlugin:
         name: the entry point's name.
         origin: its distribution and version.
         module: what it points to.
-        status: ``"active"``, ``"blocked"``, or the reason why it could not be loaded.
+        status: ``"active"``, ``"blocked"``, ``"being imported"``, or the reason why it could not be loaded.
         plugin: the loaded object, or ``None``.
     """
 
@@ -65,26 +66,37 @@ class Installed:
         blocked = frozenset(blocked)
         self.policies = PolicyRegistry()
         self.adapters = AdapterRegistry()
+        self._importing: list[EntryPoint] = []
         self.plugins = [self._load(point, blocked) for point in found]
         for name in sorted(blocked - {each.name for each in self.plugins}):
             known = ", ".join(each.name for each in self.plugins)
-            warnings.warn(f"{BLOCK_VARIABLE} names {name!r}, which is no installed plugin ({known}).", stacklevel=3)
+            _warn(f"{BLOCK_VARIABLE} names {name!r}, which is no installed plugin ({known}).", UserWarning)
 
     def _load(self, point: EntryPoint, blocked: frozenset[str]) -> InstalledPlugin:
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
         if point.name in blocked:
             return InstalledPlugin(point.name, origin, point.value, "blocked")
+        if _is_being_imported(point.module):
+            self._importing.append(point)
+            return InstalledPlugin(point.name, origin, point.value, "being imported")
         forget = (self.policies.mark(), self.adapters.mark())
         try:
             plugin = point.load()
             self._register(plugin, point.name)
-        except Exception as error:  # noqa: BLE001 - a colleague's broken install must not stop this run
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a colleague's broken install must not stop this run
             for each in forget:
                 each()
             status = f"not loaded: {type(error).__name__}: {error}"
-            warnings.warn(f"Plugin {point.name!r} of {origin} was {status}", stacklevel=2)
+            _warn(f"Plugin {point.name!r} of {origin} was {status}", UserWarning)
             return InstalledPlugin(point.name, origin, point.value, status)
         return InstalledPlugin(point.name, origin, point.value, "active", plugin)
+
+    def _load_imported(self) -> None:
+        """Load the plugins whose import was under way, as where a policy's module imports a host."""
+        points, self._importing = self._importing, []
+        for point in points:
+            place = next(place for place, each in enumerate(self.plugins) if each.name == point.name)
+            self.plugins[place] = self._load(point, frozenset())
 
     def _register(self, plugin: object, name: str) -> None:
         manager = _new_manager()
@@ -99,10 +111,40 @@ class Installed:
         Raises:
             UnknownNameError: nothing loaded has that name.
         """
+        self._load_imported()
         loaded = {each.name: each.plugin for each in self.plugins if each.plugin is not None}
         if name not in loaded:
-            raise UnknownNameError("plugin", name, loaded)
+            raise UnknownNameError("plugin", name, loaded, self._not_loaded())
         return loaded[name]
+
+    def make_policy(self, name: str, settings: PolicySettings) -> StalenessPolicy:
+        """A fresh staleness policy.
+
+        Raises:
+            UnknownNameError: nothing loaded has a policy of that name.
+            UsageError: its plugin makes something else than a policy.
+        """
+        self._load_imported()
+        sources = dict(self.policies)
+        if name not in sources:
+            raise UnknownNameError("staleness policy", name, sources, self._not_loaded())
+        policy: object = self.policies.make(name, settings)
+        if not isinstance(policy, StalenessPolicy):
+            raise UsageError(
+                f"Plugin {sources[name]!r} made {policy!r:.100} of the policy {name!r}, which is no StalenessPolicy: "
+                "the function that it registers must return an object of one."
+            )
+        return policy
+
+    def _not_loaded(self) -> str:
+        """What a name that is missing may have come from."""
+        whys = {"blocked": f"blocked by {BLOCK_VARIABLE}"}
+        missing = [each for each in self.plugins if each.plugin is None]
+        told = [
+            f"plugin {each.name!r} of {each.origin} is {whys.get(each.status, each.status.rstrip('.'))}"
+            for each in missing
+        ]
+        return f"Not all that is installed was loaded: {'; '.join(told)}." if told else ""
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +154,22 @@ def installed() -> Installed:
     # Ours first, so that no other install can take the name of a built-in policy.
     found = sorted(entry_points(group=GROUP), key=lambda point: not point.dist or point.dist.name != DISTRIBUTION)
     return Installed(found, [name.strip() for name in names.split(",") if name.strip()])
+
+
+def _is_being_imported(module: str) -> bool:
+    """Whether the module, or a package it is in, is there and not complete yet. Ours is, where hosts are watched."""
+    parts = module.split(".")
+    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    there = (sys.modules.get(name) for name in names if name != GROUP)
+    return any(getattr(getattr(each, "__spec__", None), "_initializing", False) for each in there)
+
+
+def _warn(sentence: str, kind: type[Warning]) -> None:
+    """Warn, and take no run down for it."""
+    try:
+        warnings.warn(sentence, kind, stacklevel=3)
+    except kind:  # where warnings are errors
+        logger.warning(sentence)
 
 
 def _new_manager() -> pluggy.PluginManager:
@@ -240,11 +298,7 @@ class RunHooks:
                     self._reported.add((plugin, hook))
                     about = ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:200]
                     problem = PluginError(plugin, hook, about, error)
-                    sentence = f"{problem}. The run goes on; this is said once."
-                    try:
-                        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-                    except RuntimeWarning:  # where warnings are errors
-                        logger.warning(sentence)
+                    _warn(f"{problem}. The run goes on; this is said once.", RuntimeWarning)
 
 
 def _one_by_one(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Any]]:
@@ -259,4 +313,4 @@ def _one_by_one(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Any
 
 def make_policy(name: str, settings: PolicySettings) -> StalenessPolicy:
     """A fresh staleness policy by name."""
-    return installed().policies.make(name, settings)
+    return installed().make_policy(name, settings)

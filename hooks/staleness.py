@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins._model import Verdict
-from flashevolve_plugins._policies import Judgement
+from flashevolve_plugins._policies import Judgement, Work
 from flashevolve_plugins.hooks.specs import hookimpl
 
 if TYPE_CHECKING:
     from flashevolve_plugins._model import ItemView
-    from flashevolve_plugins._policies import Work
     from flashevolve_plugins._pool import Pool
 
 DEFAULT_MAX_STALENESS = 0
@@ -82,26 +82,47 @@ class StalenessPolicy(ABC):
         return _Either(self, other)
 
 
-class _Both(StalenessPolicy):
-    def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
-        self._first, self._second = first, second
+class _Composed(StalenessPolicy):
+    """Asks two policies, each with the answer to its own work alone."""
 
+    def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
+        for each in (first, second):
+            if hasattr(each, "flashevolve_merge_batch"):
+                raise UsageError(
+                    f"{type(each).__name__} decides what leaves the merge queue and judges nothing stale: "
+                    "it does not compose with & and |."
+                )
+        self._first, self._second = first, second
+        self._asked: dict[int, StalenessPolicy] = {}
+
+    def _ask(self, policy: StalenessPolicy, item: ItemView, pool: Pool) -> Judgement | Work:
+        asked = self._asked.get(item.number)
+        judgement = policy.judge(item if asked is policy else replace(item, answer=None), pool)
+        if isinstance(judgement, Work):
+            self._asked[item.number] = policy
+        elif asked is policy:
+            del self._asked[item.number]
+        return judgement
+
+
+class _Both(_Composed):
     def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
-        judgement = self._first.judge(item, pool)
-        return self._second.judge(item, pool) if _accepts(judgement) else judgement
+        if self._asked.get(item.number) is self._second:  # the first had accepted
+            return self._ask(self._second, item, pool)
+        judgement = self._ask(self._first, item, pool)
+        return self._ask(self._second, item, pool) if _accepts(judgement) else judgement
+
+
+class _Either(_Composed):
+    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
+        if self._asked.get(item.number) is self._second:  # the first had not accepted
+            return self._ask(self._second, item, pool)
+        judgement = self._ask(self._first, item, pool)
+        return judgement if isinstance(judgement, Work) or _accepts(judgement) else self._ask(self._second, item, pool)
 
 
 def _accepts(judgement: Judgement | Work) -> bool:
     return isinstance(judgement, Judgement) and judgement.verdict is Verdict.ACCEPT
-
-
-class _Either(StalenessPolicy):
-    def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
-        self._first, self._second = first, second
-
-    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
-        judgement = self._first.judge(item, pool)
-        return judgement if _accepts(judgement) else self._second.judge(item, pool)
 
 
 class Full(StalenessPolicy):

@@ -23,7 +23,7 @@ def new_entries(engine: Any, state: Any, known: int, item: int | None) -> list[P
             score=engine.val_evaluation_policy.get_valset_score(index, state),
             parents=tuple(each + 1 for each in state.parent_program_for_candidate[index] if each is not None),
             item=item,
-            scores=state.prog_candidate_val_subscores[index],
+            scores=dict(state.prog_candidate_val_subscores[index]),
         )
         for index in range(known, len(state.program_candidates))
     ]

@@ -117,6 +117,7 @@ class _Rebase:
         recording.put("tasks", [task])
         recording.put("evaluated", [before])
         if not before.trajectories or session.is_perfect(before):
+            recording.forgotten.append(after)
             return None
         recording.put("components", list(texts))
         recording.put("dataset", dataset)

@@ -51,12 +51,15 @@ class Recording:
         self.tasks: list[Any] = []
         #: Every parent of what it proposes, where that is not the task's alone.
         self.parents: list[int] = []
+        #: Evaluations that :meth:`restart` forgot; they were paid for.
+        self.forgotten: list[Any] = []
         self.end: BaseException | None = None
         self._steps: defaultdict[str, deque[Any]] = defaultdict(deque)
 
     def restart(self) -> None:
         """Forget every step, but not that the item began with looking for a merge."""
         kept = self._steps["replay"]
+        self.forgotten.extend(self._steps["evaluated"])
         self._steps = defaultdict(deque, {"replay": kept})
 
     def put(self, step: str, value: Any) -> None:

@@ -34,6 +34,8 @@ def proposer_stand_in(session: Session, current: Callable[[], Recording]) -> Any
         recording = current()
         if recording.merge:
             return []
+        if recording.forgotten:
+            state.increment_evals(session.calls(recording.forgotten))
         try:
             proposals: list[Any] = type(host).propose(_heard(stand_in, recording), state)
             for proposal in proposals if recording.parents else ():

@@ -175,7 +175,7 @@ class Session:
             call,
             TASK,
             cost=examples if counts_examples else self.rollout_cost(examples),
-            spent=None if counts_examples else self._calls,
+            spent=None if counts_examples else self.calls,
             seconds=self.seconds(stage, *what),
         )
 
@@ -194,10 +194,10 @@ class Session:
             dearest = ceil(evaluation.num_metric_calls / len(evaluation.scores))
             self._calls_per_example = max(self._calls_per_example, dearest)
 
-    def _calls(self, evaluated: Any) -> int:
+    def calls(self, evaluated: Any) -> int:
         """Metric calls of one evaluation, or of several, as the host counts them."""
         if isinstance(evaluated, list):
-            return sum(map(self._calls, evaluated))
+            return sum(map(self.calls, evaluated))
         self.note_calls(evaluated)
         calls = evaluated.num_metric_calls
         return len(evaluated.scores) if calls is None else int(calls)

@@ -26,7 +26,7 @@ BAD = [
     ({"evaluate": ["batch"]}, "Unknown evaluate"),
     ({"clock": "wall"}, "Unknown clock 'wall': known are 'local', 'virtual'"),
     ({"clock": None}, "Unknown clock None"),
-    ({"staleness": "gaurded"}, "Unknown staleness policy 'gaurded': known are 'full', 'guarded'"),
+    ({"staleness": "gaurded"}, "Unknown staleness policy 'gaurded': known are 'best-first', 'full', 'guarded'"),
     ({"staleness": 4}, "staleness=4 must be a policy's name or a StalenessPolicy: flashevolve plugins lists"),
     ({"staleness": None}, "staleness=None must be"),
     ({"staleness": Guarded}, r"staleness=Guarded is a class: write staleness=Guarded\(\)"),

@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from local_runs import PATIENCE
-from virtual_items import STAGES, Watching, full_item, make_limits, make_stage, one_second, several
+from virtual_items import STAGES, Watching, full_item, make_limits, make_stage, one_second, several, write_nothing
 
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._driver import SNAPSHOT_EVERY
 from flashevolve_plugins._inline import InlineDriver
 from flashevolve_plugins._local import LocalDriver
-from flashevolve_plugins._model import Limits, Outcome, PoolEntry, Sample, Stage, Terminal
+from flashevolve_plugins._model import Evidence, Limits, Outcome, Patch, PoolEntry, Sample, Stage, Terminal, Verdict
+from flashevolve_plugins._policies import AcceptAll, Batch, Judgement, Work
 from flashevolve_plugins._queues import StageQueues
 from flashevolve_plugins._scheduler import Scheduler
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._model import ItemView
+    from flashevolve_plugins._pool import Pool
 
 
 class Counting(dict[Any, Any]):
@@ -276,6 +279,88 @@ def test_nothing_is_kept_of_items_while_the_run_goes_on() -> None:
             gc.collect()
             most = max(most, len(kept))
     assert 0 < most < 60
+
+
+class Forgetful(AcceptAll):
+    """Merges two at a time, wants work before it judges, patches every third item, and keeps nothing."""
+
+    holds = True
+
+    def __init__(self, payload: Callable[[], Payload]) -> None:
+        self._payload = payload
+
+    def merge_batch(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
+        del pool
+        tried = [each for each in waiting if each.failed_with]
+        if tried:
+            return Batch((tried[0].number,))
+        if not last and len(waiting) < 2:
+            return Batch()
+        return Batch(tuple(each.number for each in waiting[:2]), write_nothing)
+
+    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:  # type: ignore[override]
+        del pool
+        if item.answer is None:
+            held = self._payload()
+            return Work(lambda _: (held, self._payload()))
+        if item.number % 3 == 0 and item.patches == 0 and item.evidence is not None:
+            return Judgement(Verdict.PATCH, "read", item.answer)
+        return Judgement(Verdict.ACCEPT)
+
+
+def _waiting(payload: Callable[[], Payload], number: int) -> Body:
+    """Waits in the merge queue, or goes on without; every part of it holds payloads."""
+    yield Stage("rollout", (Sample(payload, "task", seconds=partial(float, number % 7)),))
+    evidence = Evidence(payload(), 1)
+    try:
+        if number % 4:
+            yield Stage("queue", (), holds=True, evidence=evidence)
+        yield Stage("validate", (Sample(payload, "task", seconds=one_second),), commits=True, evidence=evidence)
+    except Patch as patch:
+        yield Stage("gate", (Sample(partial(id, patch.artifact), "task"),))
+    return Outcome(Terminal.COMMITTED, payload=payload(), evidence=evidence)
+
+
+def _merging(payload: Callable[[], Payload], number: int, batch: Batch) -> Body:
+    mine = payload()
+    yield Stage("merge", (Sample(payload, "task", seconds=one_second),), evidence=Evidence((mine, batch), 1))
+    ended = Terminal.COMMITTED if number % 2 else Terminal.REJECTED
+    return Outcome(ended, payload=mine)
+
+
+@pytest.mark.parametrize("kind", [VirtualDriver, LocalDriver])
+def test_merges_and_judgements_leave_nothing_behind(kind: type[Driver]) -> None:
+    kept: weakref.WeakSet[Payload] = weakref.WeakSet()
+    seen: set[str] = set()
+    most = 0
+
+    def payload() -> Payload:
+        made = Payload()
+        kept.add(made)
+        return made
+
+    with kind(make_limits(3, max_items=6), Forgetful(payload)) as driver:
+        driver.offer_from(several(200, partial(_waiting, payload)), partial(_merging, payload))
+        ended = 0
+        while (last := driver.next_ended()) is not None:
+            seen |= {last.record.terminal.value, *(each.split("@")[0] for each in last.record.story)}
+            entries = (
+                [PoolEntry(driver.pool.version + 1, None, 0.0)] if last.record.terminal is Terminal.COMMITTED else []
+            )
+            driver.recorded(last, entries)
+            del last
+            ended += 1
+            if ended % 60 == 0:
+                gc.collect()
+                most = max(most, len(kept))
+        assert seen > {"committed", "merged", "rejected", "released", "patched", "merge"}
+        assert driver.snapshot().samples["judge"] > 20
+        assert 0 < most < 60
+        _let_workers_come_to_rest(driver)
+        gc.collect()
+        assert len(kept) == 0
+        assert not driver.scheduler.items
+        assert not driver._open
 
 
 # -- the tick -------------------------------------------------------------------------------------------------------

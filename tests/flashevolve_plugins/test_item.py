@@ -26,6 +26,7 @@ def _in(state: State) -> Item:
         State.WAITING: (),
         State.RUNNING: (State.RUNNING,),
         State.JUDGING: (State.JUDGING,),
+        State.HELD: (State.DECIDING, State.HELD),
         State.DRAINING: (State.RUNNING, State.DRAINING),
         State.DECIDING: (State.DECIDING,),
         State.ENDING: (State.ENDING,),
@@ -143,6 +144,45 @@ def test_an_item_needs_what_it_has_not_reserved() -> None:
     assert item.need == 17
     item.reserved = True
     assert item.need == 10
+
+
+def test_what_waits_in_the_queue_needs_for_itself_what_is_not_shared() -> None:
+    stage = Stage("queue", (Sample(_nothing, "task", cost=3),), then=10, shared=8)
+    item = Item(7, 4, stage)
+    assert (item.need, item.own_need) == (13, 5)
+    item.reserved = True
+    assert (item.need, item.own_need) == (10, 2)
+
+
+@pytest.mark.parametrize("begins", ["offered", "goes on", "patched"])
+def test_a_stage_that_holds_begins_held(begins: str) -> None:
+    queue = Stage("queue", (), holds=True)
+    if begins == "offered":
+        item = Item(7, 4, queue)
+    elif begins == "goes on":
+        item = _in(State.DECIDING)
+        item.deciding_to_waiting(queue)
+    else:
+        item = _in(State.JUDGING)
+        item.patch(queue, 6)
+    assert (item.state, item.stage) == (State.HELD, queue)
+
+
+def test_a_patched_item_begins_a_stage_anchored_to_a_version() -> None:
+    item = _in(State.JUDGING)
+    item.patch(_stage("gate", 3), 6)
+    assert (item.state, item.version, item.judged_version, item.patches) == (State.WAITING, 6, 6, 1)
+    assert (item.stage.name, item.waiting) == ("gate", {"task": [2, 1, 0]})
+    assert item.story == ["offered@4", "rollout", "patched@6", "gate"]
+
+
+def test_an_item_is_not_patched_inside_a_stage_that_has_begun() -> None:
+    item = Item(7, 4, _stage())
+    item.start("task")
+    item.move(State.JUDGING)
+    with pytest.raises(InvalidTransition, match="be patched inside rollout, which has begun"):
+        item.patch(_stage("gate"), 6)
+    assert (item.state, item.stage.name, item.patches) == (State.JUDGING, "rollout", 0)
 
 
 def test_require_names_what_is_and_what_is_needed() -> None:

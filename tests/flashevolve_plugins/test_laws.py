@@ -7,52 +7,31 @@ item, slot and metric call, and holds each instruction against it. What happens 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from scheduler_account import STAGES, Account, Life
 
 from flashevolve_plugins import InvalidTransition
 from flashevolve_plugins import _events as ev
+from flashevolve_plugins._item import Kind
 from flashevolve_plugins._model import Limits, Sample, Stage, Terminal, Verdict
-from flashevolve_plugins._scheduler import OUT_OF_BUDGET, Scheduler
+from flashevolve_plugins._scheduler import LEFT_OVER, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STAGES = ("rollout", "propose", "gate", "validate", "commit")
+#: The stages of a proposal; where items wait in the merge queue, they do so before their validation.
+PATH = ("rollout", "propose", "gate", "validate", "commit")
 RESOURCES = ("task", "reflection", "local")
-OWN_ENDS = (Terminal.COMMITTED, Terminal.MERGED, Terminal.REJECTED, Terminal.SKIPPED, Terminal.FAILED)
+OWN_ENDS = (Terminal.COMMITTED, Terminal.REJECTED, Terminal.SKIPPED, Terminal.FAILED)
 
 
-@dataclass
-class Life:
-    """What the world knows of an item: ``open``, ``judging``, ``deciding``, ``doomed``, ``ending`` or ``over``."""
-
-    number: int
-    anchor: int
-    judged: int
-    stage: Stage
-    phase: str = "open"
-    waiting: set[int] = field(default_factory=set)
-    running: set[int] = field(default_factory=set)
-    admitted: bool = False
-    failed: bool = False
-    end: tuple[Terminal, str, Stage | None] | None = None
-    stages: int = 0
-    terminals: int = 0
-
-    def begin(self, stage: Stage) -> None:
-        self.phase, self.stage, self.stages = "open", stage, self.stages + 1
-        self.waiting, self.running = set(range(len(stage.samples))), set()
-        self.admitted = self.failed = False
-
-
-class World:
+class World(Account):
     """The model driver. Everything it does follows from ``seed`` and from the numbers its methods are given."""
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +39,7 @@ class World:
         resources = RESOURCES[: rng.randint(1, 3)]
         capped = [name for name in STAGES if rng.random() < 0.3]
         bounds = {name: (low := rng.randint(0, 2), rng.randint(max(low, 1), 3)) for name in capped}
-        self.limits = Limits(
+        limits = Limits(
             slots={name: rng.choice((0, 1, 1, 2, 3, 5)) for name in resources},
             stages=STAGES,
             entry=rng.choice(resources),
@@ -68,91 +47,21 @@ class World:
             offer_cost=rng.choice((0, rng.randint(0, 12))),
             max_items=rng.choice((None, None, rng.randint(1, 4))),
             stage_slots=bounds,
+            holds=rng.random() < 0.5,
+            validations=rng.choice((1, 1, 2, 3)),
         )
         self.late: dict[type, float] = {kind: rng.choice((0.0, 0.0, 0.5)) for kind in (ev.JudgeStale, ev.EndItem)}
         self.late |= {kind: rng.choice((0.0, 0.0, 0.0, 0.3)) for kind in (ev.FinishStage, ev.OfferItem)}
-        self.slots = dict(self.limits.slots)
-        self.stage_caps = {name: high for name, (_, high) in bounds.items()}
-        self.offer_cost = self.limits.offer_cost
-        self.version = rng.randint(0, 3)
-        self.spent = rng.choice((0, 0, rng.randint(0, self.limits.budget or 0)))
-        self.lives: dict[int, Life] = {}
-        self.all_lives: list[Life] = []
-        self.offering: int | None = None
-        self.offered = self.ended = self.committed = 0
-        self.exhausted = self.stopping = self.cancelled = self.draining = False
-        self.reason = ""
-        self.cancel_due: list[tuple[int, int]] = []
+        self.late[ev.ConsultQueue] = rng.choice((0.0, 0.0, 0.3))
+        self.slow_verdicts = rng.choice((0.0, 0.0, 0.5))
+        self.early_ends = rng.choice((0.25, 0.1))
+        self.last_offer = rng.choice((0.02, 0.02, 0.2))
+        super().__init__(limits, rng.randint(0, 3), rng.choice((0, 0, rng.randint(0, limits.budget or 0))))
+        self.draining = False
         self.pending: list[ev.Instruction] = []
         self.broken = False
         self.scheduler = Scheduler(self.limits, version=self.version, spent=self.spent)
         self._go(self.scheduler.begin())
-
-    # -- the account ------------------------------------------------------------------------------------------------
-
-    def running_on(self, resource: str) -> int:
-        return sum(life.stage.samples[i].resource == resource for life in self.lives.values() for i in life.running)
-
-    def running_in(self, stage: str) -> int:
-        return sum(len(life.running) for life in self.lives.values() if life.stage.name == stage)
-
-    def waiting_on(self, resource: str) -> int:
-        return sum(life.stage.samples[i].resource == resource for life in self.lives.values() for i in life.waiting)
-
-    @property
-    def reserved(self) -> int:
-        return sum(
-            life.stage.samples[i].cost
-            for life in self.lives.values()
-            if life.admitted
-            for i in life.waiting | life.running
-        )
-
-    @property
-    def free(self) -> float:
-        return float("inf") if self.limits.budget is None else self.limits.budget - self.spent - self.reserved
-
-    def ever_free(self) -> float:
-        return self.free + self.reserved
-
-    def stage_free(self, stage: str) -> bool:
-        return stage not in self.stage_caps or self.running_in(stage) < self.stage_caps[stage]
-
-    def deciding(self) -> bool:
-        return any(life.phase == "deciding" for life in self.lives.values())
-
-    def could_run(self, life: Life) -> bool:
-        """Whether a waiting sample of it may start now, at the latest once its staleness is judged."""
-        path = life.stage.cost + life.stage.then
-        return life.phase == "open" and self.stage_free(life.stage.name) and (life.admitted or path <= self.free)
-
-    def waiting_samples(self, resource: str) -> Iterator[tuple[tuple[int, int, int], Life]]:
-        """Each with its rank: the lowest goes first."""
-        for life in self.lives.values():
-            for i in life.waiting:
-                if life.stage.samples[i].resource == resource:
-                    yield (-STAGES.index(life.stage.name), life.number, i), life
-
-    def may_offer(self) -> bool:
-        return not (self.exhausted or self.stopping) and self.offer_cost <= self.free
-
-    def offer_is_due(self) -> bool:
-        entry = self.limits.entry
-        return (
-            self.may_offer()
-            and self.running_on(entry) < self.slots[entry]
-            and all(self.waiting_on(name) <= slots for name, slots in self.slots.items())
-            and (self.limits.max_items is None or len(self.lives) < self.limits.max_items)
-            and not any(life.phase == "ending" for life in self.lives.values())
-            and self.offer_cost + self.expected_need() <= self.free
-        )
-
-    def expected_need(self) -> int:
-        """What the items in flight still need, as far as they are expected to come to a commit."""
-        if self.limits.budget is None:
-            return 0
-        needs = sum(life.stage.then + (0 if life.admitted else life.stage.cost) for life in self.lives.values())
-        return round(needs * (self.committed + 1) / (self.ended + 2))
 
     # -- events in, instructions out --------------------------------------------------------------------------------
 
@@ -164,7 +73,7 @@ class World:
 
     def _go(self, instructions: list[ev.Instruction]) -> None:
         todo = deque(instructions)
-        self._observe(instructions)
+        self.observe(instructions)
         while todo:
             instruction = todo.popleft()
             if isinstance(instruction, ev.StartSample | ev.CancelSample):
@@ -172,193 +81,145 @@ class World:
             if self.rng.random() < self.late[type(instruction)] and not self.draining:
                 self.pending.append(instruction)
                 continue
-            more = self.scheduler.handle(self._answer(instruction))
-            todo.extend(more)
-            self._observe(more)
-
-    def _observe(self, instructions: list[ev.Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case ev.StartSample(item, index, stage):
-                    self._sample_starts(self.lives[item], index, stage)
-                case ev.JudgeStale(item, stage, staleness):
-                    self._judgement_asked(self.lives[item], stage, staleness)
-                case ev.FinishStage(item, stage, failed):
-                    self._stage_finishes(self.lives[item], stage, failed=failed)
-                case ev.EndItem(item, terminal, reason, stage):
-                    self._item_ends(self.lives[item], (terminal, reason, stage))
-                case ev.CancelSample(item, index):
-                    self.cancel_due.remove((item, index))
-                case ev.OfferItem(item):
-                    assert self.offering is None
-                    assert item == self.offered + 1
-                    assert not self.deciding()
-                    assert self.offer_is_due()
-                    self.offering = self.offered = item
-        assert not self.cancel_due, "a running sample of a cancelled item is told to stop"
-        self._check_books()
-        if not self.deciding() and not any(isinstance(instruction, ev.JudgeStale) for instruction in instructions):
-            self._check_slots()  # a verdict just asked for may come at once and take the slot
-
-    def _sample_starts(self, life: Life, index: int, stage: Stage) -> None:
-        assert stage is life.stage
-        assert not self.deciding(), "nothing starts before the decision that may be more urgent"
-        assert life.phase == "open"
-        assert not self.cancelled
-        assert not life.failed, "the rest of a failed stage does not start"
-        assert index in life.waiting
-        resource = stage.samples[index].resource
-        assert self.running_on(resource) < self.slots[resource]
-        assert self.stage_free(stage.name)
-        assert life.judged == self.version or (life.admitted and stage.commits), "judged before it costs something"
-        mine = (-STAGES.index(stage.name), life.number, index)
-        passed_over = [rank for rank, other in self.waiting_samples(resource) if rank < mine and self.could_run(other)]
-        assert not passed_over, "closest to a commit first, oldest first"
-        if not life.admitted:
-            assert stage.cost + stage.then <= self.free
-            life.admitted = True
-            assert self.limits.budget is None or self.spent + self.reserved <= self.limits.budget
-        life.waiting.remove(index)
-        life.running.add(index)
-
-    def _judgement_asked(self, life: Life, stage: Stage, staleness: int) -> None:
-        assert not self.deciding()
-        assert life.phase == "open"
-        assert stage is life.stage
-        assert not (life.admitted and stage.commits), "a paid validation is committed"
-        assert life.judged < self.version
-        assert staleness == self.version - life.anchor
-        resources = {stage.samples[index].resource for index in life.waiting}
-        assert any(self.running_on(name) < self.slots[name] for name in resources), "judged no sooner than it could run"
-        life.phase, life.judged = "judging", self.version
-
-    def _stage_finishes(self, life: Life, stage: Stage, *, failed: bool) -> None:
-        assert stage is life.stage
-        assert life.phase == "open"
-        assert not life.waiting
-        assert not life.running
-        assert failed == life.failed
-        life.phase = "deciding"
-
-    def _item_ends(self, life: Life, end: tuple[Terminal, str, Stage | None]) -> None:
-        assert not life.running, "what runs of it ends first"
-        if life.end is None:
-            assert end == (Terminal.DISCARDED, OUT_OF_BUDGET, life.stage)
-            assert life.phase == "open"
-            assert not life.admitted
-            path = life.stage.cost + life.stage.then
-            assert path > self.ever_free()
-            if life.stages == 1:
-                self.offer_cost = max(self.offer_cost, path)  # what the next one would cost too
-            life.waiting.clear()
-        else:
-            assert life.phase == "doomed"
-            assert end == life.end
-        life.phase = "ending"
-        life.terminals += 1
-        self.ended += 1
-        self.committed += end[0] is Terminal.COMMITTED
-
-    def _check_books(self) -> None:
-        scheduler, lives = self.scheduler, self.lives.values()
-        assert set(scheduler.items) == set(self.lives)
-        assert scheduler.version == self.version
-        assert scheduler.ledger.spent == self.spent
-        assert scheduler.ledger.reserved == self.reserved
-        assert self.limits.budget is None or self.spent + self.reserved <= self.limits.budget
-        assert +Counter(scheduler.busy) == +Counter({name: self.running_on(name) for name in self.slots})
-        assert +Counter(scheduler.stage_busy) == +Counter({name: self.running_in(name) for name in STAGES})
-        assert +Counter(scheduler.backlog) == +Counter({name: self.waiting_on(name) for name in self.slots})
-        waiting: Counter[str] = Counter()
-        for life in lives:
-            waiting[life.stage.name] += len(life.waiting)
-        assert +Counter(scheduler.stage_waiting) == +waiting
-        assert scheduler.done == (not self.lives and self.offering is None and not self.may_offer())
-        assert all(life.running or life.phase != "doomed" for life in lives), "nobody is kept from ending"
-        assert all(life.running or life.waiting or life.phase != "open" for life in lives), "a done stage is finished"
-
-    def _check_slots(self) -> None:
-        for resource, slots in self.slots.items():
-            if self.running_on(resource) < slots:
-                self._check_idle_slot(resource)
-        assert self.offering is not None or not self.offer_is_due()
-
-    def _check_idle_slot(self, resource: str) -> None:
-        for _, life in self.waiting_samples(resource):
-            assert not self.could_run(life), "no slot idles while a sample is permitted to run"
-            hopeless = not life.admitted and life.stage.cost + life.stage.then > self.ever_free()
-            assert not (hopeless and life.phase == "open" and self.stage_free(life.stage.name)), "it waits for nothing"
+            for event in self._answer(instruction):
+                more = self.scheduler.handle(event)
+                todo.extend(more)
+                self.observe(more)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _answer(self, instruction: ev.Instruction) -> ev.Event:
+    def _answer(self, instruction: ev.Instruction) -> Iterator[ev.Event]:
         match instruction:
             case ev.OfferItem(item):
-                return self._offer(item)
+                yield self._offer(item)
+            case ev.FinishStage(item) if (job := self.lives[item]).kind is Kind.JOB:
+                job.phase, job.end = "doomed", (Terminal.SKIPPED, "", None)
+                yield ev.ItemDecided(item, Terminal.SKIPPED)
+                client = self.lives.get(job.client)
+                if client is not None and client.phase == "judging":
+                    yield self._judge(client, job.client)
             case ev.FinishStage(item):
-                return self._decide(self.lives[item])
+                yield self._decide(self.lives[item])
             case ev.JudgeStale(item):
-                return self._judge(self.lives.get(item), item)
-            case ev.EndItem(item):
-                life = self.lives.pop(item)
-                assert life.terminals == 1
-                life.phase = "over"
-                return ev.ItemRecorded(item)
-        raise AssertionError(instruction)
+                yield self._judge(self.lives.get(item), item)
+            case ev.ConsultQueue():
+                yield from self._consult(instruction)
+            case ev.EndItem(item, terminal):
+                failed = terminal is Terminal.COMMITTED and self.rng.random() < 0.1
+                self.recorded(item, failed=failed)
+                yield ev.ItemRecorded(item, failed=failed)
 
     def _offer(self, item: int) -> ev.Event:
         self.offering = None
-        if self.rng.random() < 0.02:
+        if self.rng.random() < self.last_offer:
             self.exhausted = True
             return ev.NothingOffered(item)
-        life = Life(item, self.version, self.version, self._stage(0))
-        self.lives[item] = life
-        self.all_lives.append(life)
-        self._begin(life, life.stage)
+        holds = self.limits.holds and self.rng.random() < 0.05
+        life = Life(item, self.version, self.version, self._held_stage() if holds else self._stage("rollout"))
+        self.enter(life)
         return ev.ItemOffered(item, life.stage)
 
     def _decide(self, life: Life) -> ev.Event:
-        position = STAGES.index(life.stage.name) + 1
-        over = self.rng.random() < 0.25 or position == len(STAGES) or self.draining
+        name = life.stage.name
+        position = PATH.index({"queue": "gate", "merge": "gate"}.get(name, name)) + 1
+        over = self.rng.random() < self.early_ends or position == len(PATH) or self.draining
         if life.stage.commits or over:
             terminal = Terminal.COMMITTED if life.stage.commits else self.rng.choice(OWN_ENDS)
             life.phase, life.end = "doomed", (terminal, terminal.value, None)
             return ev.ItemDecided(life.number, terminal, terminal.value)
-        following = self._stage(self.rng.choice((position, position, position, self.rng.randrange(len(STAGES)))))
-        self._begin(life, following)
-        return ev.StageReady(life.number, following)
-
-    def _begin(self, life: Life, stage: Stage) -> None:
-        life.begin(stage)
-        if self.cancelled:
-            self._doom(life, Terminal.CANCELLED, self.reason)
+        following = PATH[self.rng.choice((position, position, position, self.rng.randrange(len(PATH))))]
+        waits = self.limits.holds and life.kind is Kind.PROPOSAL and self.rng.random() < 0.9
+        if waits and (name == "gate" or (following == "validate" and name != "queue") or self.rng.random() < 0.1):
+            stage = self._held_stage()
+        else:
+            stage = self._stage(following)
+        self.begin(life, stage)
+        return ev.StageReady(life.number, stage)
 
     def _judge(self, life: Life | None, item: int) -> ev.Event:
         verdict = self.rng.choice((Verdict.ACCEPT, Verdict.ACCEPT, Verdict.PATCH, Verdict.DISCARD))
         broken = verdict is Verdict.DISCARD and self.rng.random() < 0.3
         if life is None or life.phase != "judging":
             assert self.cancelled, "only a cancel takes an item from its judge"
+            if verdict is Verdict.PATCH:
+                return ev.Patched(item, self._stage("gate"))
+        elif self.rng.random() < self.slow_verdicts:
+            return self._start_job(item)
         elif verdict is Verdict.DISCARD:
-            self._doom(life, Terminal.FAILED if broken else Terminal.DISCARDED, "too old")
+            life.doom(Terminal.FAILED if broken else Terminal.DISCARDED, "too old")
+        elif verdict is Verdict.PATCH and not (life.admitted or life.running) and self.rng.random() < 0.5:
+            return self._patch(life)
         else:
             life.phase = "open"
             if verdict is Verdict.PATCH:
                 life.anchor = life.judged = self.version
         return ev.Judged(item, verdict, "too old", failed=broken)
 
-    def _doom(self, life: Life, terminal: Terminal, reason: str) -> None:
-        life.phase, life.end = "doomed", (terminal, reason, life.stage)
-        life.waiting.clear()
+    def _start_job(self, item: int) -> ev.Event:
+        resource = self.rng.choice(tuple(self.limits.slots))
+        job = Life(self._number(), self.version, self.version, Stage("judge", (Sample(int, resource),)), Kind.JOB)
+        job.client = item
+        self.enter(job)
+        return ev.JobStarted(job.number, job.stage)
 
-    def _stage(self, position: int) -> Stage:
+    def _patch(self, life: Life) -> ev.Event:
+        life.anchor = life.judged = self.version
+        waits = self.limits.holds and life.kind is Kind.PROPOSAL and self.rng.random() < 0.2
+        self.begin(life, self._held_stage() if waits else self._stage(self.rng.choice(PATH)))
+        return ev.Patched(life.number, life.stage)
+
+    def _consult(self, asked: ev.ConsultQueue) -> Iterator[ev.Event]:
+        rng, dropped = self.rng, self.rng.choice((0.0, 0.0, 0.3))
+        last = asked.last
+        for number in tuple(self.queue):
+            if rng.random() < dropped and number in self.queue:
+                last = False
+                self.drop(self.lives[number], "not worth it")
+                yield ev.Dropped(number, "not worth it")
+        self.consulting, waiting = None, [number for number in asked.items if number in self.queue]
+        answer = rng.choice(("release", "merge", "merge", "wait")) if waiting else "wait"
+        if answer == "release":
+            number = rng.choice(waiting)
+            self.take([number], number)
+            self.lives[number].phase = "open"
+            yield ev.Released(number)
+        elif answer == "merge":
+            members = tuple(rng.sample(waiting, rng.randint(1, len(waiting))))
+            number = self._number()
+            self.take(members, number)
+            for each in members:
+                self.lives[each].phase = "taken"
+                self.lives[each].merges.append(number)
+            self.enter(Life(number, self.version, self.version, self._stage("merge"), Kind.MERGE, members))
+            yield ev.MergeStarted(number, members, self.lives[number].stage)
+        else:
+            if last:
+                for number in tuple(self.queue):
+                    self.drop(self.lives[number], LEFT_OVER)
+            yield ev.QueueWaits()
+
+    def _number(self) -> int:
+        number = self.scheduler.next_number()
+        assert number == self.numbers + 1
+        self.numbers = number
+        return number
+
+    def _held_stage(self) -> Stage:
+        then = self.rng.choice((0, 3, 6))
+        return Stage("queue", (), then=then, holds=True, shared=self.rng.choice((0, then)))
+
+    def _stage(self, name: str) -> Stage:
         rng, resources = self.rng, tuple(self.limits.slots)
         few = rng.sample(resources, rng.randint(1, min(2, len(resources))))
         price = rng.choice((0, 1, 1, 4))
         samples = tuple(
             Sample(int, rng.choice(few), cost=rng.randint(min(price, 1), price)) for _ in range(rng.randint(0, 6))
         )
-        commits = position == 3 or rng.random() < 0.1
-        return Stage(STAGES[position], samples, then=rng.choice((0, 0, 3, 6)), commits=commits)
+        commits = name == "validate" or rng.random() < 0.1
+        then = rng.choice((0, 0, 3, 6))
+        return Stage(
+            name, samples, then=then, commits=commits, shared=rng.choice((0, then)) if self.limits.holds else 0
+        )
 
     # -- what may happen --------------------------------------------------------------------------------------------
 
@@ -379,7 +240,8 @@ class World:
             self.feed(ev.SampleFinished(life.number, index, spent))
 
     def answer_late(self, pick: int) -> None:
-        self.feed(self._answer(self.pending.pop(pick % len(self.pending))))
+        for event in self._answer(self.pending.pop(pick % len(self.pending))):
+            self.feed(event)
 
     def happens(self, what: str, pick: int, size: int) -> None:
         """Let one thing happen, if it can."""
@@ -390,7 +252,12 @@ class World:
                 self.answer_late(pick)
             case "pool grows":
                 self.version += 1 + size % 2
+                self.queue_changed = True
                 self.feed(ev.PoolUpdated(self.version))
+            case "plan changes":
+                self.max_items, self.validations = (size or None), 1 + pick % 3
+                self.queue_changed = True
+                self.feed(ev.PlanChanged(self.max_items, self.validations))
             case "slots change":
                 resource = tuple(self.slots)[pick % len(self.slots)]
                 self.slots[resource] = size
@@ -412,19 +279,15 @@ class World:
         self.stopping = True
         self.reason = f"stop {self.rng.random()}"
         if cancel and not self.cancelled:
-            self.cancelled = True
-            for life in self.lives.values():
-                if life.phase in {"open", "judging"}:
-                    self.cancel_due.extend((life.number, index) for index in life.running)
-                    self._doom(life, Terminal.CANCELLED, self.reason)
+            self.cancel()
         self.feed(ev.StopRequested(self.reason, cancel=cancel))
         assert self.scheduler.stop_reason == self.reason
 
     def illegal(self, pick: int) -> None:
         """Tell the Scheduler what cannot have happened: it refuses, tells the story, and nothing has changed."""
-        number = self.rng.choice((*self.lives, self.offered + 1, 0))
+        number = self.rng.choice((*self.lives, self.numbers + 1, 0))
         life = self.lives.get(number)
-        phase, stage = life.phase if life else "", self._stage(0)
+        phase, stage = life.phase if life else "", self._stage("rollout")
         running = life.running if life else set()
         candidates: list[tuple[bool, ev.Event]] = [
             (number != self.offering, ev.ItemOffered(number, stage)),
@@ -432,9 +295,14 @@ class World:
             (phase != "deciding", ev.StageReady(number, stage)),
             (phase != "deciding", ev.ItemDecided(number, Terminal.REJECTED)),
             (phase != "judging" and not self.cancelled, ev.Judged(number, Verdict.ACCEPT)),
+            (phase != "judging" and not self.cancelled, ev.Patched(number, stage)),
             (phase != "ending", ev.ItemRecorded(number)),
             (0 not in running, ev.SampleFinished(number, 0)),
             (1 not in running, ev.SampleFailed(number, 1)),
+            (phase != "held", ev.Released(number)),
+            (phase != "held", ev.Dropped(number, "not there")),
+            (phase != "held", ev.MergeStarted(self.numbers + 1, (*self.queue, number), stage)),
+            (self.consulting is None, ev.QueueWaits()),
             (True, ev.PoolUpdated(self.version - pick % 2)),
         ]
         events = [event for illegal, event in candidates if illegal]
@@ -443,11 +311,11 @@ class World:
         story = tuple(kept.story) if kept else ()
         with pytest.raises(InvalidTransition, match="cannot") as refused:
             self.scheduler.handle(event)
-        if not isinstance(event, ev.ItemOffered | ev.NothingOffered | ev.PoolUpdated):
+        if not isinstance(event, ev.ItemOffered | ev.NothingOffered | ev.QueueWaits | ev.PoolUpdated):
             assert (refused.value.item, refused.value.story) == (number, story)
             assert all(move in str(refused.value) for move in story)
         assert kept is None or tuple(kept.story) == story
-        self._check_books()
+        self.check_books()
 
     def drain(self) -> None:
         """Let everything end that is under way: nothing is left, and every item had its one end."""
@@ -464,15 +332,12 @@ class World:
                 self.answer_late(0)
             else:
                 self.sample_ends(self.rng.randrange(99), failed=False)
-        assert self.scheduler.done
-        assert not self.scheduler.items
-        assert self.scheduler.ledger.reserved == 0
-        assert all((life.phase, life.terminals) == ("over", 1) for life in self.all_lives)
+        self.check_over()
 
 
 #: What happens, and how often beside the others.
 WEIGHTS = {"sample finishes": 12, "sample fails": 1, "late answer": 6, "pool grows": 3, "slots change": 1}
-WEIGHTS |= {"stage slots change": 1, "offer cost changes": 1, "stop": 1, "the impossible": 1}
+WEIGHTS |= {"stage slots change": 1, "offer cost changes": 1, "plan changes": 1, "stop": 1, "the impossible": 1}
 #: No shrinking: a smaller seed is another world, not a simpler one.
 LENIENT = settings(deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
 NUMBERS, SIZES, SEEDS = (st.integers(0, most) for most in (99, 6, 2**32))

@@ -9,6 +9,8 @@ from zlib import crc32
 
 from gepa.core.adapter import EvaluationBatch
 
+from flashevolve_plugins.hooks.prompts import MERGE_TASK, VERDICT_TASK
+
 WORDS = ["ant", "bee", "cat", "doe", "elk", "fox", "gnu", "hen", "ibis", "jay", "koi", "lynx"]
 LONG = 6  # words
 VIRTUAL_SECONDS = {"dataset": 0.0, "propose": 2.0}
@@ -133,9 +135,25 @@ class Reflection:
 
     def answer(self, prompt):
         luck = chance("reflect", prompt)
+        if prompt.startswith(MERGE_TASK):
+            return self.merge(prompt, luck)
+        if prompt.startswith(VERDICT_TASK):
+            return self.judge(prompt, luck)
         words = set(re.search(r"```\n(.*?)\n```", prompt, re.DOTALL).group(1).split()) & set(WORDS)
         words = {each for each in sorted(words) if luck.random() < 0.6} | set(luck.sample(WORDS, 2))
         return "```\n" + " ".join(sorted(words)) + "\n```"
+
+    def merge(self, prompt, luck):
+        """Most of the words that it is shown, and sometimes no answer that can be read."""
+        words = [each for each in dict.fromkeys(re.findall("[a-z]+", prompt)) if each in WORDS and luck.random() < 0.8]
+        return f"````\n{' '.join(words)}\n````" if luck.random() < 0.9 else "That depends."
+
+    def judge(self, prompt, luck):
+        """Any verdict, and sometimes none."""
+        names = re.findall("^Current text of component (.*)", prompt, re.MULTILINE)
+        texts = "\n".join(f"COMPONENT: {name}\n{self.merge(prompt, luck)}" for name in names)
+        verdict = luck.choice(["accept", "discard", "patch", "patch", "hm"])
+        return f"VERDICT: {verdict}\nREASON: why not\n{texts if verdict == 'patch' else ''}"
 
 
 class Named:

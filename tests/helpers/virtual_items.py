@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._model import (
+    Evidence,
     ItemRecord,
     ItemView,
     Limits,
@@ -16,15 +18,15 @@ from flashevolve_plugins._model import (
     Terminal,
     Verdict,
 )
-from flashevolve_plugins._policies import AcceptAll, Judgement
+from flashevolve_plugins._policies import AcceptAll, Batch, Judgement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._driver import Body, Driver, Merger
     from flashevolve_plugins._pool import Pool
 
-STAGES = ("rollout", "propose", "gate", "validate")
+STAGES = ("rollout", "propose", "gate", "queue", "judge", "merge", "validate")
 
 
 def make_stage(
@@ -47,6 +49,36 @@ def full_item(seconds: Callable[[], float], validation: int = 100, accept: bool 
         return Outcome(Terminal.REJECTED, "not better")
     scores = yield make_stage("validate", validation, seconds)
     return Outcome(Terminal.COMMITTED, payload=scores)
+
+
+def gained(artifact: Any, gain: float = 1.0) -> Evidence:
+    """What a gate says of an artifact."""
+    return Evidence(artifact, parent=1, before=(0.0,), after=(gain,))
+
+
+def queue_stage(artifact: Any, gain: float = 1.0, validation: int = 4) -> Stage:
+    return Stage("queue", (), then=validation, holds=True, shared=validation, evidence=gained(artifact, gain))
+
+
+def queued_item(number: int, gain: float = 1.0, validation: int = 4) -> Body:
+    """One rollout of as many seconds as its number, a wait in the merge queue, a validation of one second."""
+    yield make_stage("rollout", 1, lambda: float(number), then=validation)
+    yield queue_stage(f"artifact {number}", gain, validation)
+    scores = yield make_stage("validate", validation, one_second)
+    return Outcome(Terminal.COMMITTED, payload=scores)
+
+
+def merging(accept: bool = True, validation: int = 4, seconds: Callable[[], float] = one_second) -> Merger:
+    """Makes merges that write for a second, or ``seconds``, and pass their gate or not."""
+
+    def body(number: int, batch: Batch) -> Body:
+        yield make_stage("merge", 1, seconds, then=validation)
+        if not accept:
+            return Outcome(Terminal.REJECTED, "not better", evidence=gained(f"{number} of {batch.members}", -1.0))
+        yield make_stage("validate", validation, one_second)
+        return Outcome(Terminal.COMMITTED, evidence=gained(f"{number} of {batch.members}"))
+
+    return body
 
 
 class Watching(AcceptAll):
@@ -79,16 +111,41 @@ class Watching(AcceptAll):
         self.seen.append(("pool", entry.item, entry.version))
 
 
-def run_host(driver: Driver, source: Callable[[int], Body | None]) -> list[ItemRecord]:
-    """The loop of a host: tell it of one ended item after the other."""
+class Queueing(Watching):
+    """Lets items wait, and lets leave what ``take`` says, given the waiting items and whether nothing else is left.
+
+    Writes down who waited when it was asked, and whether that was the last call.
+    """
+
+    holds = True
+
+    def __init__(self, take: Callable[[Sequence[ItemView], bool], Batch], max_staleness: int | None = None) -> None:
+        super().__init__(max_staleness)
+        self._take = take
+        self.asked: list[tuple[tuple[int, ...], bool]] = []
+        self.waited: list[ItemView] = []
+
+    def merge_batch(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
+        del pool
+        self.asked.append((tuple(each.number for each in waiting), last))
+        self.waited.extend(waiting)
+        return self._take(waiting, last)
+
+
+def write_nothing(*_: Any) -> None:
+    """Stands for a merging policy's function; the bodies of merges here do not call it."""
+
+
+def run_host(driver: Driver, source: Callable[[int], Body | None], merger: Merger | None = None) -> list[ItemRecord]:
+    """The loop of a host: tell it of one ended item after the other. Returns the records, as observers have them."""
     records = []
-    driver.offer_from(source)
+    driver.offer_from(source, merger)
     while (ended := driver.next_ended()) is not None:
         entries = []
         if ended.record.terminal is Terminal.COMMITTED:
             entries.append(PoolEntry(driver.pool.version + 1, ended.number, 0.0, item=ended.number))
         driver.recorded(ended, entries)
-        records.append(ended.record)
+        records.append(replace(ended.record, entries=tuple(entry.version for entry in entries)))
     return records
 
 

@@ -5,10 +5,11 @@ from importlib.metadata import distribution, entry_points
 
 import pytest
 
-from flashevolve_plugins import UnknownNameError
+from flashevolve_plugins import UnknownNameError, UsageError
 from flashevolve_plugins.hooks import PolicySettings
 from flashevolve_plugins.hooks.manager import BLOCK_VARIABLE, GROUP, Installed, installed
 
+BUILT_IN = {"full", "guarded", "reflective", "best-first", "merge"}
 YOUNG = """
 from flashevolve_plugins.hooks import Full, hookimpl
 
@@ -26,6 +27,7 @@ def flashevolve_register_adapters(registry):
 BROKEN = {
     "missing": "import a_package_that_is_not_there",
     "raising": "raise RuntimeError('half installed')",
+    "exiting": "raise SystemExit('this needs a licence')",
     "unknown_hook": YOUNG.replace("policies(", "polices("),
     "wrong_argument": YOUNG.replace("(registry)", "(registrar)"),
     "taken": YOUNG.format(name="first"),
@@ -44,7 +46,7 @@ def fresh(monkeypatch):
 def test_the_built_ins_come_from_the_entry_points_of_our_own_distribution():
     ours = {point.name for point in distribution("flashevolve-plugins").entry_points if point.group == GROUP}
     assert ours == {"policies", "gepa", "dspy"}
-    assert {name for name, source in installed().policies if source == "policies"} == {"full", "guarded"}
+    assert {name for name, source in installed().policies if source == "policies"} == BUILT_IN
     adapters = {(adapter.package, source) for adapter, source in installed().adapters}
     assert adapters >= {("gepa", "gepa"), ("dspy", "dspy")}
     plugins = [each for each in installed().plugins if each.name in ours]
@@ -54,7 +56,7 @@ def test_the_built_ins_come_from_the_entry_points_of_our_own_distribution():
 
 def test_without_the_built_ins_entry_point_there_is_no_built_in_policy():
     found = [point for point in entry_points(group=GROUP) if point.name != "policies"]
-    assert not {"full", "guarded"} & {name for name, _ in Installed(found).policies}
+    assert not BUILT_IN & {name for name, _ in Installed(found).policies}
 
 
 def test_a_third_partys_policy_and_adapter_register_the_same_way(entry_point):
@@ -74,8 +76,30 @@ def test_a_broken_install_warns_and_everything_else_works(broken, entry_point):
     assert len(caught) == 1
     assert list(found.policies) == [("first", "first"), ("last", "last")]
     assert [each.status.split(":")[0] for each in found.plugins] == ["active", "not loaded", "active"]
-    with pytest.raises(UnknownNameError, match=f"Unknown plugin '{broken}': known are 'first', 'last'"):
+    asked_for = (
+        f"'{broken}': known are 'first', 'last'. Not all .* loaded: plugin '{broken}' of unknown is not loaded: "
+    )
+    with pytest.raises(UnknownNameError, match=f"Unknown plugin {asked_for}") as raised:
         found.find(broken)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(UnknownNameError, match=f"Unknown staleness policy {asked_for}"):
+        found.make_policy(broken, PolicySettings())
+
+
+def test_a_broken_install_takes_no_run_down_where_warnings_are_errors(entry_point, caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Installed([entry_point("broken", BROKEN["missing"])], blocked=["nobody"])
+    assert [each.status.split(":")[0] for each in found.plugins] == ["not loaded"]
+    assert "Plugin 'broken' of unknown was not loaded" in caplog.text
+    assert "names 'nobody', which is no installed plugin" in caplog.text
+
+
+@pytest.mark.parametrize("made", ["Full", "None", "'full'"])
+def test_a_plugin_that_makes_no_policy_is_named(made, entry_point):
+    found = Installed([entry_point("young", YOUNG.format(name="new").replace("Full()", made))])
+    with pytest.raises(UsageError, match="Plugin 'young' made .* of the policy 'new', which is no StalenessPolicy"):
+        found.make_policy("new", PolicySettings())
 
 
 def test_a_blocked_plugin_is_not_even_imported(entry_point):
@@ -96,5 +120,7 @@ def test_the_environment_blocks_by_name(fresh):
 
 def test_a_blocked_policy_is_unknown_and_the_rest_is_listed(fresh):
     fresh.setenv(BLOCK_VARIABLE, "policies")
-    with pytest.raises(UnknownNameError, match="Unknown staleness policy 'full'"):
-        installed().policies.make("full", PolicySettings())
+    with pytest.raises(
+        UnknownNameError, match="plugin 'policies' of flashevolve-plugins .* is blocked by FLASHEVOLVE_B"
+    ):
+        installed().make_policy("full", PolicySettings())

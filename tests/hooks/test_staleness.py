@@ -1,10 +1,21 @@
 """The built-in staleness policies, and how policies compose."""
 
+import inspect
+
 import pytest
 
 from flashevolve_plugins import FlashEvolveError, UnknownNameError, UsageError
 from flashevolve_plugins._model import Verdict
-from flashevolve_plugins.hooks import Full, Guarded, Judgement, PolicySettings, StalenessPolicy
+from flashevolve_plugins.hooks import (
+    BestFirst,
+    Full,
+    Guarded,
+    Judgement,
+    Merge,
+    PolicySettings,
+    Reflective,
+    StalenessPolicy,
+)
 from flashevolve_plugins.hooks.manager import make_policy
 
 
@@ -60,14 +71,52 @@ def test_full_accepts_everything(view, pool):
     assert Full().judge(view(10**6), pool).verdict is Verdict.ACCEPT
 
 
-@pytest.mark.parametrize("bad", [-1, 1.5, "4", True, None])
-def test_guarded_refuses_a_bound_that_is_no_whole_number_of_at_least_zero(bad):
-    with pytest.raises(UsageError, match=rf"max_staleness={bad!r} must be a whole number of at least 0"):
-        Guarded(bad)
+NO_COUNT = (1.5, "4", True, float("nan"))
+COUNTS = {
+    (Guarded, "max_staleness"): (0, (-1, None)),
+    (Reflective, "max_staleness"): (0, (-1, None)),
+    (Reflective, "max_patches"): (0, (-1, None)),
+    (Reflective, "max_characters"): (4_000, (3_999, None)),
+    (BestFirst, "max_items"): (1, (0, None)),
+    (Merge, "max_items"): (1, (0, None)),
+    (Merge, "max_batch"): (1, (0, None)),
+    (Merge, "max_characters"): (1, (0,)),
+}
+
+
+@pytest.mark.parametrize(("policy", "option"), COUNTS)
+def test_a_count_that_cannot_work_is_refused_with_policy_option_and_what_is_allowed(policy, option):
+    least, bad = COUNTS[policy, option]
+    assert getattr(policy(**{option: least}), option) == least
+    for value in (*bad, *NO_COUNT):
+        with pytest.raises(UsageError) as caught:
+            policy(**{option: value})
+        words = f"{policy.__name__}({option}={value!r}) must be a whole number of at least {least}"
+        assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("bad", ["patch", None, True, ["accept"]])
+def test_another_fallback_is_refused_with_those_that_are_allowed(bad):
+    with pytest.raises(UsageError, match=r"Reflective\(fallback=.*: known are 'accept', 'discard'") as caught:
+        Reflective(fallback=bad)
+    assert repr(bad) in str(caught.value)
+
+
+def test_every_option_of_every_built_in_policy_is_checked_above():
+    kinds = (Full, Guarded, Reflective, BestFirst, Merge)
+    options = {(kind, option) for kind in kinds for option in inspect.signature(kind).parameters}
+    assert options == {*COUNTS, (Reflective, "fallback")}
+
+
+@pytest.mark.parametrize("name", ["full", "best-first", "merge"])
+def test_a_bound_for_a_policy_without_one_is_refused_with_those_that_have_one(name):
+    with pytest.raises(UsageError, match=f"max_staleness=3 does not go with the policy '{name}'.*'guarded' or 'refl"):
+        make_policy(name, PolicySettings(max_staleness=3))
 
 
 def test_a_policy_by_name_takes_the_runs_bound_or_its_own_default():
-    assert make_policy("guarded", PolicySettings(max_staleness=3)).max_staleness == 3
+    for name in ("guarded", "reflective"):
+        assert make_policy(name, PolicySettings(max_staleness=3)).max_staleness == 3
     assert make_policy("guarded", PolicySettings()).max_staleness == Guarded().max_staleness != 3
     assert isinstance(make_policy("full", PolicySettings()), Full)
 

@@ -66,7 +66,9 @@ def test_blocked_it_is_not_imported_and_its_policy_is_unknown(python, site):
     assert "imported" not in listed.stdout
     assert "blocked" in next(line for line in listed.stdout.splitlines() if "young-policy 1.2.3" in line)
     used = python(USE.format(arguments="staleness='young'"), site, FLASHEVOLVE_BLOCK="young")
-    assert "Unknown staleness policy 'young': known are 'full', 'guarded'." in used.stderr
+    sentence = used.stderr.splitlines()[-1]
+    assert "Unknown staleness policy 'young': known are 'best-first', 'full', 'guarded', 'merge'," in sentence
+    assert sentence.endswith("plugin 'young' of young-policy 1.2.3 is blocked by FLASHEVOLVE_BLOCK.")
 
 
 def test_broken_it_is_named_in_a_warning_and_the_run_goes_on(python, site):
@@ -77,11 +79,47 @@ def test_broken_it_is_named_in_a_warning_and_the_run_goes_on(python, site):
     assert done.stdout.startswith("accept")
 
 
+@pytest.mark.parametrize("arguments", ["staleness='young'", "plugins=['young']"])
+def test_broken_and_asked_for_it_is_named_with_its_distribution_in_one_sentence(python, site, arguments):
+    (site / "young_policy.py").write_text("import a_package_that_is_not_there")
+    done = python(USE.format(arguments=arguments), site)
+    assert done.returncode == 1
+    sentence = done.stderr.splitlines()[-1]
+    assert sentence.startswith("flashevolve_plugins._errors.UnknownNameError: Unknown ")
+    assert "plugin 'young' of young-policy 1.2.3 is not loaded: ModuleNotFoundError: No module named 'a_" in sentence
+
+
 def test_a_built_in_name_stays_ours_whoever_comes_first_on_the_path(python, site):
     (site / "young_policy.py").write_text(POLICY.replace('"young"', '"guarded"'))
     done = python(USE.format(arguments=""), site)
     assert "Policy 'guarded' of plugin 'young' is already registered by plugin 'policies'" in done.stderr
     assert "asked" not in done.stdout
+
+
+@pytest.mark.parametrize("module", ["young_policy", "young_policy.inner"])
+def test_it_is_found_although_the_import_of_its_module_is_what_loads_the_plugins(python, site, module):
+    package = site / "young_policy"
+    package.mkdir()
+    (site / "young_policy.py").unlink()
+    code = f"import otherhost, flashevolve_plugins\n{POLICY}"
+    (package / "__init__.py").write_text(code if "." not in module else f"import {module}")
+    (package / "inner.py").write_text(code)
+    (site / "young_policy-1.2.3.dist-info" / "entry_points.txt").write_text(
+        f"[flashevolve_plugins]\nyoung = {module}\notherhost = other_adapter\n"
+    )
+    (site / "otherhost.py").write_text("READY = True\n")
+    (site / "other_adapter.py").write_text(ADAPTER)
+    use = USE.format(arguments="staleness='young'")
+    done = python(f"import {module}\n{use}", site)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.splitlines() == [
+        "taught True",
+        "imported",
+        "asked",
+        "accept ",
+        "asked",
+        "discard too old for me",
+    ]
 
 
 ADAPTER = """

@@ -13,7 +13,7 @@ from flashevolve_plugins import UnknownNameError
 MERGES = {"use_merge": True, "max_merge_invocations": 20}
 
 
-@pytest.mark.parametrize("number", range(32))
+@pytest.mark.parametrize("number", range(48))
 def test_any_run_keeps_the_host_s_invariants_and_the_budget(kit, dispatch, number):
     luck = kit.chance("a run", number)
     adapter = type("Mixed", (kit.Batched, kit.Words), {})() if luck.random() < 0.3 else kit.Words()
@@ -41,7 +41,16 @@ def test_any_run_keeps_the_host_s_invariants_and_the_budget(kit, dispatch, numbe
         "max_items": luck.choice([None, None, 1, 4]),
         "clock": luck.choice(["virtual", "virtual", "local"]),
     }
-    settings |= luck.choice([{"staleness": "full"}, {}, {"max_staleness": 0}, {"max_staleness": 1}])
+    settings |= luck.choice(
+        [
+            {"staleness": "full"},
+            {"staleness": "guarded", "max_staleness": 1},
+            {"staleness": "reflective"},
+            {"staleness": "best-first"},
+            {"staleness": "merge"},
+            {"staleness": "merge"},
+        ]
+    )
     run = kit.run(kit.flash(**settings), calls=limit, seed=number, adapter=adapter, **options)
     kit.check(run, limit)
     assert run.adapter.outside == 0

@@ -4,7 +4,7 @@ import ast
 import re
 
 LONGEST_FILE = 500
-MAY_IMPORT_PLUGINS_LAZILY = re.compile(r"flashevolve_plugins\.(_flash|_activation|_cli[\w.]*)")
+MAY_IMPORT_PLUGINS_LAZILY = re.compile(r"flashevolve_plugins\.(_flash|_activation|testing|_cli[\w.]*)")
 PLUGIN_ROOMS = ("flashevolve_plugins.hooks", "flashevolve_plugins.adapters", "flashevolve_plugins.benchmarks")
 HOSTS = ("dspy", "gepa", "litellm")
 IMPURE = ("anyio", "asyncio", "concurrent", "datetime", "queue", "random", "secrets", "threading", "time")

@@ -1,6 +1,8 @@
 """What was built, installed in a fresh environment, works outside the checkout."""
 
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 
@@ -83,9 +85,17 @@ def test_an_editable_install_has_the_command_line(editable):
     assert "plugins" in editable.run("flashevolve", "--help")
 
 
-def test_the_example_of_a_third_party_policy_is_listed_and_can_be_named(wheel, source_root, tmp_path, install):
-    example = shutil.copytree(source_root / "examples" / "third_party_policy", tmp_path / "example")
-    both = install(tmp_path, wheel, example)
-    assert "young" in both.run("flashevolve", "plugins")
-    named = "from flashevolve_plugins import Flash; print(type(Flash(staleness='young').open_hooks()).__name__)"
-    assert both.run("python", "-c", named) == "RunHooks\n"
+def test_the_example_of_a_third_party_policy_is_built_installed_beside_ours_and_run_by_its_name(
+    wheel, source_root, tmp_path, install
+):
+    example = shutil.copytree(source_root / "examples" / "third-party-policy", tmp_path / "example")
+    build = [sys.executable, "-m", "build", "--quiet", "--wheel", "--outdir", tmp_path / "dist", example]
+    subprocess.run(build, check=True)
+    (built,) = (tmp_path / "dist").glob("*.whl")
+    both = install(tmp_path, f"{wheel}[gepa]", built, "pytest")
+    listed = both.run("flashevolve", "plugins", COLUMNS="200")
+    assert 'Flash(staleness="overtaken")' in listed
+    assert "flashevolve-overtaken 0.1.0" in listed
+    said = both.run("python", "-m", "pytest", "-q", "-W", "error", example / "tests", cwd=example / "tests")
+    assert "passed" in said
+    assert "failed" not in said
