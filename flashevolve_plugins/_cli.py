@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {
         "run": (_run, "run a script with flash"),
         "plugins": (_plugins, "what is installed"),
+        "items": (_items, "what became of each proposal, and why"),
         "demo": (_demo, "dspy.GEPA with and without flash"),
         "bench": (_bench, "rivals at equal slots and calls"),
         "simulate-server": (_simulate_server, "the simulated LLM server"),
@@ -116,6 +117,12 @@ def _plugins(arguments: list[str]) -> int:
     if disabled():
         console.print(f"{DISABLE_VARIABLE} is set: every run uses its host's own loop.")
     return 0
+
+
+def _items(arguments: list[str]) -> int:
+    from flashevolve_plugins._items_view import main as items  # noqa: PLC0415 - only this command needs it
+
+    return items(arguments)
 
 
 def _host_status(package: str, extra: str) -> str:

@@ -51,7 +51,7 @@ class Flash:
 
     max_concurrency: int | None = None
     reflection_concurrency: int | None = None
-    staleness: Any = "guarded"
+    staleness: Any = "merge"
     max_staleness: int | None = None
     lockstep: bool = False
     plugins: Sequence[object] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._snapshot import Snapshot
 
 MAX_ITEMS = 16
-MAX_BATCH = 16
+MAX_BATCH = 8
 FIRST_BATCH = 4
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 SEEN = 6  # merges, the last ones, that say how well changes survive

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from flashevolve_plugins._audit import with_item_file
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._driver import JUDGE, Reflector
 from flashevolve_plugins._errors import FlashEvolveError
@@ -77,7 +78,8 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
         offer_cost=budget.proposal + budget.validation,
         max_items=flash.max_items,
     )
-    driver = flash.open_driver(limits, pool=Pool())
+    recording = with_item_file(flash, engine.run_dir, host=f"gepa, {type(engine.adapter).__name__}")
+    driver = recording.open_driver(limits, pool=Pool())
     driver.feedback_calls = lambda: evaluator.feedback_calls
     try:
         with driver:

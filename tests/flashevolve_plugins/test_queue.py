@@ -1,14 +1,16 @@
-"""The merge queue, the work of decisions, and plans, as the driver carries them out. In virtual time."""
+"""The merge queue and plans, as the driver carries them out. In virtual time."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from virtual_items import (
     Queueing,
     Watching,
+    cancel_after,
+    ends_of,
     gained,
     make_limits,
     make_stage,
@@ -16,34 +18,30 @@ from virtual_items import (
     one_second,
     queue_stage,
     queued_item,
+    rejected_item,
     run_host,
     several,
     write_nothing,
 )
 
 from flashevolve_plugins import PluginError
-from flashevolve_plugins import _events as ev
-from flashevolve_plugins._driver import JUDGE, Reflector
 from flashevolve_plugins._model import (
     Discarded,
-    Evidence,
     ItemView,
-    Limits,
     Outcome,
     Patch,
     PoolEntry,
     Terminal,
     Verdict,
 )
-from flashevolve_plugins._policies import Ask, Batch, Judgement, Plan, Work
-from flashevolve_plugins._scheduler import LEFT_OVER, Scheduler
+from flashevolve_plugins._policies import Batch, Judgement, Plan
+from flashevolve_plugins._scheduler import LEFT_OVER
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flashevolve_plugins._driver import Body
-    from flashevolve_plugins._model import ItemRecord
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
 
@@ -56,10 +54,6 @@ def _all_at(count: int) -> Callable[[Sequence[ItemView], bool], Batch]:
         return Batch(numbers, write_nothing) if last or len(numbers) >= count else Batch()
 
     return take
-
-
-def _ends(records: Sequence[ItemRecord]) -> dict[int, str]:
-    return {record.number: record.terminal.value for record in records}
 
 
 # -- who waits, and who goes on -------------------------------------------------------------------------------------
@@ -146,7 +140,7 @@ def test_what_a_failed_merge_brings_back_is_told_of_it() -> None:
     assert [record.members for record in merges] == [(1, 2, 3, 4), (1, 2), (3,)]
     told = {view.number: view.failed_with for view in policy.waited}
     assert told == {1: (4, 2), 2: (4, 2), 3: (4, 1), 4: (4,)}
-    assert _ends([record for record in records if not record.members]) == dict.fromkeys((1, 2, 3, 4), "discarded")
+    assert ends_of([record for record in records if not record.members]) == dict.fromkeys((1, 2, 3, 4), "discarded")
     assert {record.merged_into for record in records} == {None}
 
 
@@ -170,7 +164,7 @@ def test_a_merge_over_which_its_host_raises_brings_its_members_back() -> None:
 def test_without_a_merger_the_first_member_goes_on_alone() -> None:
     policy = Queueing(_all_at(2))
     records = run_host(VirtualDriver(make_limits(12), policy), several(2, queued_item))
-    assert _ends(records) == {1: "committed", 2: "committed"}
+    assert ends_of(records) == {1: "committed", 2: "committed"}
     assert policy.asked == [((1,), False), ((1, 2), True), ((2,), True)]
 
 
@@ -194,9 +188,9 @@ def test_what_waits_from_its_first_stage_on_has_its_evidence_in_the_record() -> 
 
 def test_as_long_as_nothing_waits_every_item_is_expected_to_need_a_validation() -> None:
     policy = Queueing(_all_at(2))
-    driver = VirtualDriver(make_limits(99, budget=20, offer_cost=5), policy)
+    driver = VirtualDriver(make_limits(99, budget=21, offer_cost=5), policy)
     driver.offer_from(queued_item)
-    # Each reserves 1 and needs 4 later: for a fifth, 5 + 16 are more than the 16 that are left.
+    # Each reserves 1 and needs 4 later: for a fifth, 5 + 16 are more than the 17 that are left.
     assert driver.snapshot().items == 4
     while not policy.asked:
         driver._step()
@@ -230,7 +224,7 @@ def test_an_item_that_is_patched_after_its_release_may_wait_again() -> None:
 
     policy = Patching(lambda waiting, _: Batch((waiting[0].number,)))
     records = run_host(VirtualDriver(make_limits(12), policy), several(2, body))
-    assert _ends(records) == {1: "committed", 2: "committed"}
+    assert ends_of(records) == {1: "committed", 2: "committed"}
     assert [(numbers, view.patches) for (numbers, _), view in zip(policy.asked, policy.waited, strict=True)] == [
         ((1,), 0),
         ((2,), 0),
@@ -256,7 +250,7 @@ def test_an_answer_that_cannot_be_stops_the_run_and_names_the_hook(batch: Batch,
     with pytest.raises(PluginError, match=why) as stopped, VirtualDriver(make_limits(12), policy) as driver:
         run_host(driver, several(2, queued_item), merging())
     assert (stopped.value.hook, stopped.value.about) == ("flashevolve_merge_batch", "items 1, 2")
-    assert _ends(policy.records) == {1: "cancelled", 2: "cancelled"}
+    assert ends_of(policy.records) == {1: "cancelled", 2: "cancelled"}
 
 
 def test_a_merging_policy_that_raises_stops_the_run_and_every_record_is_written() -> None:
@@ -279,7 +273,7 @@ def test_a_merging_policy_that_raises_stops_the_run_and_every_record_is_written(
     assert stopped.value is error
     merge = next(record for record in policy.records if record.members)
     assert len(policy.records) == 6
-    assert _ends(policy.records) == {merge.number: "committed", 1: "merged", 2: "merged"} | dict.fromkeys(
+    assert ends_of(policy.records) == {merge.number: "committed", 1: "merged", 2: "merged"} | dict.fromkeys(
         (3, 4, 5), "cancelled"
     )
 
@@ -302,17 +296,12 @@ class Planning(Watching):
         return Plan(max_items=self._first + snapshot.ended.get("rejected", 0))
 
 
-def _rejected(_: int, seconds: float = 1.0) -> Body:
-    yield make_stage("rollout", 1, lambda: seconds)
-    return Outcome(Terminal.REJECTED, "not better")
-
-
 @pytest.mark.parametrize(("own", "ends"), [(None, [1, 2, 2, 3, 3, 3]), (2, [1, 2, 2, 3, 3, 4])])
 def test_a_plan_limits_the_items_in_flight_and_a_lower_limit_of_the_users_wins(
     own: int | None, ends: list[float]
 ) -> None:
     policy = Planning(1)
-    records = run_host(VirtualDriver(make_limits(9, max_items=own), policy), several(6, _rejected))
+    records = run_host(VirtualDriver(make_limits(9, max_items=own), policy), several(6, rejected_item))
     assert [record.ended for record in records] == ends
 
 
@@ -343,208 +332,11 @@ def test_a_plan_with_which_nothing_would_run_stops_the_run(plan: Plan) -> None:
         pytest.raises(PluginError, match="flashevolve_plan") as stopped,
         VirtualDriver(make_limits(1), Idle()) as driver,
     ):
-        run_host(driver, several(1, _rejected))
+        run_host(driver, several(1, rejected_item))
     assert "at least 1" in str(stopped.value)
 
 
-# -- the work of a judgement ----------------------------------------------------------------------------------------
-
-
-class Reading(Watching):
-    """Asks the host's model about stale items, and says what ``said`` makes of the answer."""
-
-    def __init__(self, call: Callable[[Ask | None], Any], said: Callable[[Any], Judgement]) -> None:
-        super().__init__()
-        self._call, self._said = call, said
-
-    def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:  # type: ignore[override]
-        self.judged.append(item)
-        if item.answer is None:
-            return Work(self._call)
-        return self._said(item.answer)
-
-
-def _ask(ask: Ask | None) -> str:
-    assert ask is not None
-    return ask("is it good?")
-
-
-def _stale(number: int, *, known: bool = True) -> Body:
-    """Stale once the first one is committed; a patch passes a gate of one second."""
-    yield make_stage("rollout", 1, lambda: float(number))
-    artifact = f"artifact {number}"
-    while True:
-        evidence: Evidence | None = gained(artifact) if known else None
-        try:
-            yield replace(make_stage("validate", 1, lambda: 0.25), evidence=evidence)
-            return Outcome(Terminal.COMMITTED, payload=artifact)
-        except Patch as patch:
-            artifact = patch.artifact
-            assert (yield make_stage("gate", 2, one_second)) == [0, 1]
-
-
-def _run_read(policy: Reading, *, items: int = 2, known: bool = True) -> tuple[VirtualDriver, list[ItemRecord]]:
-    driver = VirtualDriver(make_limits(3), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
-    return driver, run_host(driver, several(items, lambda number: _stale(number, known=known)))
-
-
-def test_work_runs_in_a_slot_and_its_policy_is_asked_again_with_the_answer() -> None:
-    policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
-    driver, records = _run_read(policy)
-    # 1 is committed at 1.25; 2 is judged at 2, read until 4 and validated until 4.25.
-    assert [(record.number, record.terminal, record.ended) for record in records] == [
-        (1, Terminal.COMMITTED, 1.25),
-        (2, Terminal.COMMITTED, 4.25),
-    ]
-    assert [view.answer for view in policy.judged] == [None, "is it good? yes"]
-    assert [(check.verdict, check.reason) for check in records[1].checks] == [(Verdict.ACCEPT, "is it good? yes")]
-    assert driver.finish().samples[JUDGE] == 1
-    assert _ends(policy.records) == {1: "committed", 2: "committed"}, "a job leaves no record"
-    assert {number for _, number, _ in policy.seen} == {1, 2}, "and nobody hears of it"
-
-
-def test_other_samples_run_while_a_judgement_waits_for_its_work() -> None:
-    policy = Reading(_ask, lambda answer: Judgement(Verdict.DISCARD, answer))
-    _, records = _run_read(policy, items=3)
-    assert [(record.number, record.terminal, record.ended) for record in records] == [
-        (1, Terminal.COMMITTED, 1.25),
-        (2, Terminal.DISCARDED, 4.0),
-        (3, Terminal.DISCARDED, 5.0),
-    ]
-    assert records[1].reason == "is it good? yes"
-
-
-def test_what_work_raises_is_its_answer() -> None:
-    error = ConnectionError("nobody there")
-
-    def fail(ask: Ask | None) -> Any:
-        raise error
-
-    policy = Reading(fail, lambda answer: Judgement(Verdict.DISCARD, f"not read: {answer}"))
-    _, records = _run_read(policy)
-    assert policy.judged[1].answer is error
-    assert (records[1].terminal, records[1].reason, records[1].error) == (
-        Terminal.DISCARDED,
-        "not read: nobody there",
-        None,
-    )
-
-
-def test_an_entry_that_comes_while_the_work_runs_asks_for_another_judgement() -> None:
-    policy = Reading(_ask, lambda _: Judgement(Verdict.ACCEPT))
-
-    def body(number: int) -> Body:
-        yield make_stage("rollout", 1, lambda: (1.0, 2.0, 1.25)[number - 1])
-        yield make_stage("validate", 1, lambda: (0.25, 0.25, 1.5)[number - 1])
-        return Outcome(Terminal.COMMITTED)
-
-    driver = VirtualDriver(make_limits(3), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
-    run_host(driver, several(3, body))
-    assert [(view.number, view.staleness, view.answer is None) for view in policy.judged if view.number == 2] == [
-        (2, 1, True),
-        (2, 2, False),
-        (2, 2, True),
-        (2, 2, False),
-    ]
-
-
-def test_a_patched_item_passes_its_gate_again_with_the_new_artifact() -> None:
-    policy = Reading(_ask, lambda _: Judgement(Verdict.PATCH, "read and patched", "better"))
-    driver, records = _run_read(policy)
-    record = records[1]
-    assert (record.terminal, record.ended, record.staleness) == (Terminal.COMMITTED, 5.25, 0)
-    assert record.evidence == gained("better")
-    assert record.story[-4:] == ("patched@1", "gate", "validate", "committed")
-    assert [(check.verdict, check.staleness) for check in record.checks] == [(Verdict.PATCH, 1)]
-    assert driver.scheduler.ledger.reserved == 0
-
-
-def test_a_patch_that_ends_its_body_ends_its_item() -> None:
-    class Ending(Watching):
-        def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
-            super().judge_stale(item, pool)
-            return Judgement(Verdict.PATCH, "read", "the best itself")
-
-    def body(number: int) -> Body:
-        yield make_stage("rollout", 1, lambda: float(number))
-        try:
-            yield replace(make_stage("validate", 1, lambda: 0.25), evidence=gained("old"))
-        except Patch as patch:
-            return Outcome(Terminal.SKIPPED, "nothing of it is left", evidence=gained(patch.artifact))
-        return Outcome(Terminal.COMMITTED)
-
-    _, record = run_host(VirtualDriver(make_limits(2), Ending()), several(2, body))
-    assert (record.terminal, record.reason) == (Terminal.SKIPPED, "nothing of it is left")
-    assert record.evidence == gained("the best itself")
-
-
-def test_a_patch_without_evidence_fails_its_item_and_names_the_policy() -> None:
-    policy = Reading(_ask, lambda _: Judgement(Verdict.PATCH, "read and patched", "better"))
-    _, records = _run_read(policy, known=False)
-    failed = records[1]
-    assert (failed.terminal, failed.reason) == (Terminal.FAILED, str(failed.error))
-    assert isinstance(failed.error, PluginError)
-    assert (failed.error.hook, failed.error.about) == ("flashevolve_judge_stale", "item 2")
-
-
-def test_a_job_runs_however_little_is_left_of_the_budget() -> None:
-    limits = Limits(slots={"task": 1}, stages=("rollout", JUDGE), entry="task", budget=1)
-    scheduler = Scheduler(limits, spent=2)  # a host in lockstep went beyond
-    job = make_stage(JUDGE, 1, one_second, cost=0)
-    assert scheduler.handle(ev.JobStarted(scheduler.next_number(), job)) == [ev.StartSample(1, 0, job)]
-
-
-# -- ends that come from outside -------------------------------------------------------------------------------------------------------
-
-
-def _cancel_after(driver: VirtualDriver, count: int) -> None:
-    """A host that cancels when it has been told of so many items."""
-    ended = driver.next_ended()
-    while ended is not None:
-        driver.recorded(ended, [PoolEntry(1, None, 0.0)] if ended.record.terminal is Terminal.COMMITTED else [])
-        count -= 1
-        if count == 0:
-            driver.stop("Ctrl-C", cancel=True)
-        ended = driver.next_ended()
-
-
-def test_leaving_a_driver_inside_the_work_of_a_judgement_records_the_items_alone() -> None:
-    policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
-    with VirtualDriver(make_limits(3), policy) as driver:
-        driver.reflector = Reflector("task", str, seconds=lambda: 9.0)
-        driver.offer_from(several(3, lambda number: _stale(number) if number < 3 else _rejected(number, 5.0)))
-        for _ in range(2):  # until second 5
-            ended = driver.next_ended()
-            assert ended is not None
-            driver.recorded(ended, [PoolEntry(1, None, 0.0)] if ended.record.terminal is Terminal.COMMITTED else [])
-        assert driver.snapshot().running[JUDGE] == 1
-    assert _ends(policy.records) == {1: "committed", 2: "cancelled", 3: "rejected"}
-
-
-def test_a_cancel_ends_a_judgement_and_its_work() -> None:
-    policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
-
-    def body(number: int) -> Body:
-        if number < 3:
-            return (yield from _stale(number))
-        yield make_stage("rollout", 1, lambda: 3.0, resource="local")
-        return Outcome(Terminal.REJECTED, "not better")
-
-    limits = make_limits(3)
-    driver = VirtualDriver(Limits({"task": 2, "local": 1}, limits.stages, "task"), policy)
-    driver.reflector = Reflector("task", str, seconds=lambda: 5.0)
-    driver.offer_from(several(3, body))
-    _cancel_after(driver, 2)  # at second 4, inside the work for item 2
-    assert [(record.number, record.terminal) for record in policy.records] == [
-        (1, Terminal.COMMITTED),
-        (3, Terminal.REJECTED),
-        (2, Terminal.CANCELLED),
-    ]
-    assert [view.answer for view in policy.judged] == [None]
-    last = driver.finish()
-    assert (last.items, sum(last.busy.values()), last.samples[JUDGE]) == (0, 0, 1)
+# -- a cancel ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_cancel_ends_a_merge_and_its_members() -> None:
@@ -558,7 +350,7 @@ def test_a_cancel_ends_a_merge_and_its_members() -> None:
 
     driver = VirtualDriver(make_limits(3), policy)
     driver.offer_from(several(3, body), merging(seconds=lambda: 9.0))
-    _cancel_after(driver, 1)  # at second 3, inside the merge
+    cancel_after(driver, 1)  # at second 3, inside the merge
     assert [(record.number, record.terminal, record.members, record.merged_into) for record in policy.records] == [
         (3, Terminal.REJECTED, (), None),
         (5, Terminal.CANCELLED, (1, 2), None),
@@ -577,7 +369,7 @@ def test_a_cancel_keeps_what_a_finished_merge_took_in() -> None:
     assert merge is not None
     driver.stop("Ctrl-C", cancel=True)
     driver.recorded(merge, [PoolEntry(1, None, 0.0)])
-    _cancel_after(driver, 0)
+    cancel_after(driver, 0)
     assert [record.terminal for record in policy.records] == [Terminal.COMMITTED, Terminal.MERGED, Terminal.MERGED]
 
 

@@ -81,6 +81,12 @@ def merging(accept: bool = True, validation: int = 4, seconds: Callable[[], floa
     return body
 
 
+def rejected_item(_: int, seconds: float = 1.0) -> Body:
+    """Rejected after one rollout."""
+    yield make_stage("rollout", 1, lambda: seconds)
+    return Outcome(Terminal.REJECTED, "not better")
+
+
 class Watching(AcceptAll):
     """Writes down what it is told; discards what is staler than it likes."""
 
@@ -147,6 +153,22 @@ def run_host(driver: Driver, source: Callable[[int], Body | None], merger: Merge
         driver.recorded(ended, entries)
         records.append(replace(ended.record, entries=tuple(entry.version for entry in entries)))
     return records
+
+
+def cancel_after(driver: Driver, count: int) -> None:
+    """A host that cancels when it has been told of so many items."""
+    ended = driver.next_ended()
+    while ended is not None:
+        driver.recorded(ended, [PoolEntry(1, None, 0.0)] if ended.record.terminal is Terminal.COMMITTED else [])
+        count -= 1
+        if count == 0:
+            driver.stop("Ctrl-C", cancel=True)
+        ended = driver.next_ended()
+
+
+def ends_of(records: Sequence[ItemRecord]) -> dict[int, str]:
+    """The terminal of each item."""
+    return {record.number: record.terminal.value for record in records}
 
 
 def several(count: int, body: Callable[[int], Body]) -> Callable[[int], Body | None]:
