@@ -110,7 +110,7 @@ class Driver(ABC):
         self._prepare()
         self.pool = pool or Pool()
         self.policies = policies or AcceptAll()
-        limits = replace(limits, holds=self.policies.holds)
+        limits = replace(limits, holds=limits.may_hold and self.policies.holds)
         self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
         self._meter = Meter(self.now())
         #: How many metric calls reflective datasets have made so far; an adapter that knows says so.

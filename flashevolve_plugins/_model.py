@@ -289,7 +289,8 @@ class Limits:
         offer_cost: metric calls a new item needs to be committed; nothing is offered when less is left.
         max_items: items in flight at most, or ``None``.
         stage_slots: stage name to (min, max) samples of it at once.
-        holds: whether items may wait in the merge queue, and share a validation there.
+        may_hold: whether the merge queue is of use, if a policy wants one.
+        holds: whether items wait in the merge queue, and share a validation there; the driver says so.
         validations: items that leave the merge queue to be validated, alone or merged, at once at most.
     """
 
@@ -300,5 +301,6 @@ class Limits:
     offer_cost: int = 0
     max_items: int | None = None
     stage_slots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    may_hold: bool = True
     holds: bool = False
     validations: int = 1

@@ -54,6 +54,7 @@ class Scheduler:
         self._validating: set[int] = set()  # what left the queue and has not ended
         self._proposals = 0
         self._queue_changed = self._consulting = self._last_call = False
+        self.holds = limits.holds
         self._limits = limits
         self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
         self._queues = {
@@ -518,7 +519,7 @@ class Scheduler:
         """
         if self.ledger.limit is None:
             return 0
-        if self._limits.holds:
+        if self.holds:
             return self._needed
         return round(self._needed * (self._committed + 1) / (self._ended + 2))
 

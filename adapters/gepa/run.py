@@ -77,6 +77,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
         budget=None if limit is None else max(limit, budget.least),  # a resumed run validates the seed uncounted
         offer_cost=budget.proposal + budget.validation,
         max_items=flash.max_items,
+        may_hold=budget.validation > budget.proposal,  # a cheap validation is not worth waiting to share it
     )
     recording = with_item_file(flash, engine.run_dir, host=f"gepa, {type(engine.adapter).__name__}")
     driver = recording.open_driver(limits, pool=Pool())

@@ -62,7 +62,7 @@ class Session:
         #: What is in the pool or being validated, as sorted (component, text) pairs. See :meth:`take`.
         self.taken: set[tuple[tuple[str, str], ...]] = set()
         #: Whether what passed its gate waits in the merge queue, and what waits there, by the item's number.
-        self.holds = driver.policies.holds
+        self.holds = driver.scheduler.holds
         self.waiting: dict[int, Gated] = {}
         self._failed_reflections: int | None = 0
         #: Lets the host count what an item spent and its recording does not tell. Set by the run.

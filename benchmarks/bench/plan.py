@@ -45,6 +45,7 @@ _LANDSCAPES = ("additive", "distractors", "length", "conflicts", "all")
 _STRATEGIES = ("independent-4", "independent-8", "independent-16", "pxn-2x2", "pxn-2x4", "pxn-4x4")
 _BOTH = tuple(f"{name}{selection}" for name in _STRATEGIES for selection in ("", "/best"))
 _POLICIES = ("full", "full/8", "guarded:0", "guarded:4")
+_LADDER = ("full", "guarded:0", "reflective", "best-first", "merge")
 _USUAL = ("sequential", "independent-16", "independent-16/best", "gepa:independent-16", "full", "guarded")
 
 TABLES = {
@@ -63,7 +64,23 @@ TABLES = {
             "Depth and breadth: hazards of the landscape, in virtual time",
             "virtual",
             tuple(Cell(landscape=name) for name in _LANDSCAPES),
-            ("sequential", "independent-16", "independent-16/best", "full", "guarded:0"),
+            ("sequential", "independent-16", "independent-16/best", "gepa:pxn-2x4/best", *_LADDER),
+            50,
+        ),
+        Table(
+            "merging",
+            "How well merges must keep changes, in virtual time",
+            "virtual",
+            tuple(Cell(landscape=f"merges-lose-{name}") for name in ("60", "80", "more")),
+            ("sequential", "gepa:pxn-2x4/best", "best-first", "merge"),
+            50,
+        ),
+        Table(
+            "light",
+            'The budget of auto="light" for a valset of 100, in virtual time',
+            "virtual",
+            (Cell(slots=8, calls=780), Cell(calls=780)),
+            ("sequential", "gepa:pxn-2x4/best", *_LADDER),
             50,
         ),
         Table(

@@ -146,12 +146,12 @@ class Kit(SimpleNamespace):
         return gepa.optimize(**arguments)
 
     def flash(self, **settings):
-        """Virtual time and many reflections at once, unless said otherwise."""
+        """Guarded, virtual time and many reflections at once, unless said otherwise."""
         if settings.get("lockstep"):  # takes none of these
             for name in ("max_concurrency", "reflection_concurrency", "max_items", "max_staleness", "evaluate"):
                 settings.pop(name, None)
         else:
-            settings = {"reflection_concurrency": 8, **settings}
+            settings = {"reflection_concurrency": 8, "staleness": "guarded", **settings}
         return Flash(**{"progress": False, "clock": "virtual", **settings})
 
 

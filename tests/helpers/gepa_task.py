@@ -3,13 +3,12 @@
 import contextvars
 import random
 import re
+import sys
 import threading
 from functools import cache
 from zlib import crc32
 
 from gepa.core.adapter import EvaluationBatch
-
-from flashevolve_plugins.hooks.prompts import MERGE_TASK, VERDICT_TASK
 
 WORDS = ["ant", "bee", "cat", "doe", "elk", "fox", "gnu", "hen", "ibis", "jay", "koi", "lynx"]
 LONG = 6  # words
@@ -135,9 +134,10 @@ class Reflection:
 
     def answer(self, prompt):
         luck = chance("reflect", prompt)
-        if prompt.startswith(MERGE_TASK):
+        prompts = sys.modules.get("flashevolve_plugins.hooks.prompts")  # some runs are the host's alone
+        if prompts is not None and prompt.startswith(prompts.MERGE_TASK):
             return self.merge(prompt, luck)
-        if prompt.startswith(VERDICT_TASK):
+        if prompts is not None and prompt.startswith(prompts.VERDICT_TASK):
             return self.judge(prompt, luck)
         words = set(re.search(r"```\n(.*?)\n```", prompt, re.DOTALL).group(1).split()) & set(WORDS)
         words = {each for each in sorted(words) if luck.random() < 0.6} | set(luck.sample(WORDS, 2))

@@ -182,7 +182,7 @@ def test_a_configuration_goes_through_a_file_and_back():
 
 
 def test_a_flash_in_a_configuration_survives_as_its_options():
-    flash = quiet(max_concurrency=3, max_staleness=2)
+    flash = quiet(max_concurrency=3, staleness="guarded", max_staleness=2)
     run(..., configure=configured(flash))
     written = json.dumps(GEPAConfig(engine=EngineConfig(executor=flash)).to_dict())
     read = GEPAConfig.from_dict(json.loads(written))

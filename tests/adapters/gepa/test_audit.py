@@ -37,8 +37,9 @@ def recorded(kit, tmp_path):
 
 
 @pytest.fixture
-def items(tmp_path, capsys):
-    """What ``flashevolve items`` prints of that directory."""
+def items(tmp_path, capsys, monkeypatch):
+    """What ``flashevolve items`` prints of that directory, in a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "500")
 
     def run(*options):
         assert main(["items", str(tmp_path), *map(str, options)]) == 0

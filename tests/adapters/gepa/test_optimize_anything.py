@@ -379,7 +379,7 @@ def test_a_cache_evaluates_nothing_twice(mode):
 @pytest.mark.parametrize("mode", ["single task", "multi task"])
 def test_a_cache_spares_validations_what_the_gate_has_found_on_the_same_examples(mode):
     host = run(None, mode=mode, cache_evaluation=True, calls=120)
-    made = run(flash(max_items=1, max_staleness=100), mode=mode, cache_evaluation=True, calls=120)
+    made = run(flash(max_items=1, staleness="full"), mode=mode, cache_evaluation=True, calls=120)
     for each in (host, made):
         assert len(each.result.candidates) > 1
         minibatches = sum(len(event["scores"]) for event in each.callbacks.named("on_evaluation_end"))
