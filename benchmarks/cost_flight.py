@@ -22,7 +22,7 @@ from flashevolve_plugins.hooks import hookimpl
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._snapshot import Snapshot
 
 SLOTS = 1_000

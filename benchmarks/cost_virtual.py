@@ -17,7 +17,7 @@ from flashevolve_plugins.benchmarks.cost_figures import Figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 STAGES = ("rollout", "propose", "gate", "validate")
 MINIBATCH = 3

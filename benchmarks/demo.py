@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--train", type=int, default=60, help="training examples (%(default)s)")
     parser.add_argument("--val", type=int, default=50, help="validation examples (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of landscape, server and optimizer (%(default)s)")
-    parser.add_argument("--staleness", default="guarded", help="flash's staleness policy (%(default)s)")
+    parser.add_argument("--staleness", default="merge", help="flash's staleness policy (%(default)s)")
     parser.add_argument("--max-staleness", type=int, help="pool versions an item may lag behind")
     parser.add_argument("--json", default="flashevolve-demo.json", help="where to save the figures (%(default)s)")
     add_given_server(parser, "--api-base")

@@ -4,79 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._errors import FlashEvolveError, PluginError, UsageError
+from flashevolve_plugins._bodies import OpenItem, OpenItems
+from flashevolve_plugins._decisions import JUDGE, Decisions, Reflector
+from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._host_item import HostItem
 from flashevolve_plugins._item import State
-from flashevolve_plugins._model import (
-    Check,
-    Discarded,
-    ItemRecord,
-    ItemView,
-    Outcome,
-    Patch,
-    Sample,
-    Stage,
-    Terminal,
-    Verdict,
-)
-from flashevolve_plugins._policies import AcceptAll, Batch, Policies, Work
+from flashevolve_plugins._model import Discarded, ItemRecord, Outcome, Sample, Stage, Terminal
+from flashevolve_plugins._policies import AcceptAll, Policies
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._scheduler import Scheduler
 from flashevolve_plugins._snapshot import Meter, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
-    from flashevolve_plugins._model import Evidence, Limits, PoolEntry
-    from flashevolve_plugins._policies import Ask, Judgement
-
-#: An item's body: yields stages, is sent their results in sample order, returns how the item ends. It runs on the
-#: caller's thread. A sample that raised is thrown into it.
-Body: TypeAlias = "Generator[Stage, list[Any], Outcome]"
-
-#: Makes the body of a merge: its number, its members' numbers, and what the policy said.
-Merger: TypeAlias = "Callable[[int, Batch], Body]"
+    from flashevolve_plugins._bodies import Body, Merger
+    from flashevolve_plugins._model import Limits, PoolEntry
 
 SNAPSHOT_EVERY = 0.5  # seconds
-JUDGE = "judge"  # the stage of a decision's work
-
-
-@dataclass
-class _Open:
-    """What the driver keeps of an item under way."""
-
-    body: Body | None
-    born: int
-    started: float
-    results: list[Any]
-    begun: bool = False
-    error: BaseException | None = None
-    outcome: Outcome | None = None
-    evidence: Evidence | None = None
-    checks: list[Check] = field(default_factory=list)
-    #: A job's: what follows from its result, or from what it raised.
-    answered: Callable[[Any], Iterable[ev.Event]] | None = None
-
-
-@dataclass(frozen=True)
-class Reflector:
-    """How a decision's work reaches the model that the host reflects with.
-
-    Args:
-        resource: whose slot it takes.
-        ask: one call of the model, or ``None`` where the host has none.
-        seconds: virtual seconds of a call; only virtual drivers read it.
-    """
-
-    resource: str
-    ask: Ask | None = None
-    seconds: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,16 +61,14 @@ class Driver(ABC):
         self._prepare()
         self.pool = pool or Pool()
         self.policies = policies or AcceptAll()
-        limits = replace(limits, holds=limits.may_hold and self.policies.holds)
+        stages = limits.stages if JUDGE in limits.stages else (*limits.stages, JUDGE)
+        limits = replace(limits, stages=stages, holds=limits.may_hold and self.policies.holds)
         self.scheduler = Scheduler(limits, version=self.pool.version, spent=spent)
         self._meter = Meter(self.now())
         #: How many metric calls reflective datasets have made so far; an adapter that knows says so.
         self.feedback_calls: Callable[[], int] = int
-        #: For the work of decisions; an adapter whose host reflects says with what.
-        self.reflector: Reflector = Reflector(limits.entry)
-        self._merger: Merger | None = None
-        self._most_items = limits.max_items
-        self._open: dict[int, _Open] = {}
+        self._open = OpenItems(self.scheduler.first_stage, self.pool, self.now, self._meter)
+        self._decisions = Decisions(self.scheduler, self.policies, self.pool, self._open)
         self._ended: deque[Ended] = deque()
         self._source: Callable[[int], Body | None] | None = None
         self._invitation: int | None = None
@@ -156,6 +105,15 @@ class Driver(ABC):
 
     # -- what an adapter calls, on the caller's thread --------------------------------------------------------------
 
+    @property
+    def reflector(self) -> Reflector:
+        """For the work of decisions; an adapter whose host reflects says with what."""
+        return self._decisions.reflector
+
+    @reflector.setter
+    def reflector(self, reflector: Reflector) -> None:
+        self._decisions.reflector = reflector
+
     def offer_from(self, source: Callable[[int], Body | None], merger: Merger | None = None) -> None:
         """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left.
 
@@ -163,7 +121,7 @@ class Driver(ABC):
             source: makes the bodies of proposals.
             merger: makes the bodies of merges; without one, items that wait in the merge queue can only go on alone.
         """
-        self._source, self._merger = source, merger
+        self._source, self._decisions.merger = source, merger
         self.policies.run_started(self.snapshot())
         self._plan()
         invitation, self._invitation = self._invitation, None
@@ -184,11 +142,11 @@ class Driver(ABC):
         """Run one stage of a host item and wait for it. See :meth:`HostItem.run`."""
         if first:
             self._invitation = None
-            opened = self._open_item(item, stage, None)
+            opened = self._open.open(item, stage)
             self._feed(ev.ItemOffered(item, stage))
         else:
             opened = self._open[item]
-            opened.results, opened.begun = [None] * len(stage.samples), False
+            opened.begin(stage)
             self._feed(ev.StageReady(item, stage))
         kept = self.scheduler.items[item]
         while kept.state not in {State.DECIDING, State.ENDING}:
@@ -286,7 +244,7 @@ class Driver(ABC):
         self._untold = None
         self._ended.clear()
         for item, opened in self._open.items():
-            _shut(opened)
+            opened.shut()
             if opened.answered is None:
                 records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
         self._open.clear()
@@ -338,14 +296,14 @@ class Driver(ABC):
                 self._begin_sample(item, index, stage)
             case ev.FinishStage(item, stage, failed):
                 if (answered := self._open[item].answered) is not None:
-                    return self._finish_job(item, answered)
+                    return self._decisions.finish_job(item, answered)
                 answer = self._finish_stage(item, stage, failed=failed)
             case ev.OfferItem(item):
                 answer = self._offer(item)
             case ev.JudgeStale(item, stage):
-                answer = self._judge(item, stage)
+                answer = self._decisions.judge(item, stage)
             case ev.ConsultQueue(items, last):
-                return self._consult(items, last=last)
+                return self._decisions.consult(items, last=last)
             case ev.EndItem(item, terminal, reason, stage):
                 answer = self._end(item, terminal, reason, stage)
             case ev.CancelSample(item, index):
@@ -368,148 +326,30 @@ class Driver(ABC):
             return None
         self._meter.offered(self.now())
         body = self._source(item)
-        return ev.NothingOffered(item) if body is None else ev.ItemOffered(item, self._open_body(item, body))
-
-    def _open_body(self, item: int, body: Body) -> Stage:
-        """Run a new item's body to its first stage; one that ends at once passes an empty one."""
-        stage, outcome, error = _advance(lambda: next(body))
-        first = stage or Stage(self.scheduler.first_stage, ())
-        opened = self._open_item(item, first, body)
-        opened.outcome, opened.error = outcome, error
-        return first
-
-    def _open_item(self, item: int, stage: Stage, body: Body | None) -> _Open:
-        started, results = self._meter.seconds(self.now()), [None] * len(stage.samples)
-        opened = _Open(body, self.pool.version, started, results, evidence=stage.evidence)
-        self._open[item] = opened
-        return opened
+        return ev.NothingOffered(item) if body is None else ev.ItemOffered(item, self._open.open_body(item, body))
 
     def _finish_stage(self, item: int, stage: Stage, *, failed: bool) -> ev.Event | None:
         opened = self._open[item]
         if opened.outcome is not None:  # its body was over before its first stage
-            return self._decided(item, opened, opened.outcome)
+            return ev.ItemDecided(item, opened.outcome.terminal, opened.outcome.reason)
         if not opened.begun:  # an empty stage
             self.policies.stage_started(item, stage.name)
         self.policies.stage_finished(item, stage.name)
-        body, results = opened.body, opened.results
+        body, raised = opened.body, opened.error
         if body is None:
             return None  # the host goes on when it sees the stage finished
-        raised = opened.error
         if failed and raised is not None:
-            following, outcome, opened.error = _advance(lambda: body.throw(raised))
+            following = opened.step(body.throw, raised)
         else:
-            following, outcome, opened.error = _advance(lambda: body.send(results))
+            following = opened.step(body.send, opened.results)
         if following is not None:
-            self._goes_on(opened, following)
             return ev.StageReady(item, following)
-        assert outcome is not None  # noqa: S101 - _advance gives a stage or an outcome
-        return self._decided(item, opened, outcome)
-
-    @staticmethod
-    def _decided(item: int, opened: _Open, outcome: Outcome) -> ev.Event:
-        opened.outcome, opened.evidence = outcome, outcome.evidence or opened.evidence
-        return ev.ItemDecided(item, outcome.terminal, outcome.reason)
-
-    @staticmethod
-    def _goes_on(opened: _Open, stage: Stage) -> None:
-        opened.results, opened.begun = [None] * len(stage.samples), False
-        opened.evidence = stage.evidence or opened.evidence
-
-    # -- decisions --------------------------------------------------------------------------------------------------
-
-    def _view(self, item: int, stage: Stage, answer: Any = None) -> ItemView:
-        kept = self.scheduler.items[item]
-        return ItemView(
-            number=item,
-            version=kept.version,
-            staleness=self.scheduler.version - kept.version,
-            stage=stage.name,
-            story=tuple(kept.story),
-            evidence=stage.evidence,
-            answer=answer,
-            patches=kept.patches,
-            failed_with=kept.failed_with,
-        )
-
-    def _judge(self, item: int, stage: Stage, answer: Any = None) -> ev.Event:
-        opened, view = self._open[item], self._view(item, stage, answer)
-        try:
-            judgement = self.policies.judge_stale(view, self.pool)
-            if isinstance(judgement, Work):
-                return self._start_job(judgement, lambda result: self._judge_again(item, stage, result))
-            _require_patchable(view, judgement)
-        except PluginError as error:
-            opened.error = error
-            return ev.Judged(item, Verdict.DISCARD, str(error), failed=True)
-        opened.checks.append(Check(stage.name, view.staleness, judgement.verdict, judgement.reason))
-        if judgement.verdict is Verdict.PATCH and judgement.artifact is not None:
-            return self._patch(item, judgement.artifact)
-        return ev.Judged(item, judgement.verdict, judgement.reason)
-
-    def _judge_again(self, item: int, stage: Stage, answer: Any) -> Iterable[ev.Event]:
-        kept = self.scheduler.items.get(item)
-        if kept is not None and kept.state is State.JUDGING:  # else the run was cancelled meanwhile
-            yield self._judge(item, stage, answer)
-
-    def _patch(self, item: int, artifact: Any) -> ev.Event:
-        opened = self._open[item]
-        body = opened.body
-        assert body is not None  # noqa: S101 - only bodies give evidence
-        following, opened.outcome, opened.error = _advance(lambda: body.throw(Patch(artifact)))
-        stage = following or Stage(self.scheduler.first_stage, ())  # empty: its body is over, and it ends there
-        self._goes_on(opened, stage)
-        return ev.Patched(item, stage)
-
-    def _start_job(self, work: Work, answered: Callable[[Any], Iterable[ev.Event]]) -> ev.Event:
-        """Let a decision's work run in a slot."""
-        reflector = self.reflector
-
-        def call() -> Any:
-            try:
-                return work.call(reflector.ask)
-            except Exception as error:  # noqa: BLE001 - the decision is told
-                return error
-
-        stage = Stage(JUDGE, (Sample(call, reflector.resource, seconds=reflector.seconds),))
-        number = self.scheduler.next_number()
-        self._open_item(number, stage, None).answered = answered
-        return ev.JobStarted(number, stage)
-
-    def _finish_job(self, job: int, answered: Callable[[Any], Iterable[ev.Event]]) -> Iterable[ev.Event]:
-        opened = self._open[job]
-        yield ev.ItemDecided(job, Terminal.SKIPPED)
-        yield from answered(opened.error or opened.results[0])
-
-    def _consult(self, items: tuple[int, ...], *, last: bool) -> Iterable[ev.Event]:
-        """Ask who leaves the merge queue."""
-        waiting = [self._view(item, self.scheduler.items[item].stage) for item in items if item in self.scheduler.held]
-        batch = self.policies.merge_batch(waiting, self.pool, last=last) if waiting else Batch()
-        _require_possible(batch, [each.number for each in waiting])
-        for number, reason in batch.discard.items():
-            if number not in batch.members:
-                yield ev.Dropped(number, reason)
-        if not batch.members:
-            yield ev.QueueWaits()
-        elif batch.write is None or self._merger is None:
-            yield ev.Released(batch.members[0])
-        else:
-            number = self.scheduler.next_number()
-            body = self._merger(number, batch)
-            yield ev.MergeStarted(number, batch.members, self._open_body(number, body))
+        assert opened.outcome is not None  # noqa: S101 - a body that gives no stage is over
+        return ev.ItemDecided(item, opened.outcome.terminal, opened.outcome.reason)
 
     def _plan(self) -> None:
         """Ask how much may be under way, and let the Scheduler know if that changed."""
-        if not self.policies.plans:
-            return
-        plan = self.policies.plan(self.snapshot())
-        if plan is None:
-            return
-        limits = [each for each in (plan.max_items, self._most_items) if each is not None]
-        if min((*limits, plan.validations)) < 1:
-            wrong = UsageError(f"it answered {plan}, with which nothing would ever run: both must be at least 1")
-            raise PluginError("the planning policy", "flashevolve_plan", "the run", wrong)
-        event = ev.PlanChanged(min(limits, default=None), plan.validations)
-        if (event.max_items, event.validations) != (self.scheduler.max_items, self.scheduler.validations):
+        if self.policies.plans and (event := self._decisions.plan(self.snapshot())) is not None:
             self._feed(event)
 
     # -- ends -------------------------------------------------------------------------------------------------------
@@ -520,13 +360,13 @@ class Driver(ABC):
             return ev.ItemRecorded(item)  # a job leaves no record
         outcome = opened.outcome
         if stage is not None:
-            outcome = _close_body(opened, Discarded(terminal, reason, stage.name))
+            outcome = opened.discard(Discarded(terminal, reason, stage.name))
         payload = outcome.payload if outcome is not None else None
         record = self._record_of(item, opened, terminal, reason)
         self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
         return None
 
-    def _record_of(self, item: int, opened: _Open, terminal: Terminal, reason: str) -> ItemRecord:
+    def _record_of(self, item: int, opened: OpenItem, terminal: Terminal, reason: str) -> ItemRecord:
         kept = self.scheduler.items[item]
         return ItemRecord(
             number=item,
@@ -544,63 +384,3 @@ class Driver(ABC):
             members=kept.members,
             merged_into=kept.merged_into if terminal is Terminal.MERGED else None,
         )
-
-
-def _require_possible(batch: Batch, waiting: Sequence[int]) -> None:
-    left = [number for number in (*batch.members, *batch.discard) if number not in waiting]
-    if left:
-        problem = f"item {left[0]} does not wait in the queue"
-    elif len(set(batch.members)) < len(batch.members):
-        problem = "it names a member twice"
-    elif len(batch.members) > 1 and batch.write is None:
-        problem = "several members need a write function"
-    else:
-        return
-    about = f"items {', '.join(str(number) for number in waiting)}"
-    wrong = UsageError(f"it answered {batch!r:.200}, but {problem}")
-    raise PluginError("the merging policy", "flashevolve_merge_batch", about, wrong)
-
-
-def _require_patchable(item: ItemView, judgement: Judgement) -> None:
-    if judgement.artifact is not None and item.evidence is None:
-        wrong = UsageError("it patched an item that has no evidence yet: patch where item.evidence is not None")
-        raise PluginError("the staleness policy", "flashevolve_judge_stale", f"item {item.number}", wrong)
-
-
-def _advance(step: Callable[[], Any]) -> tuple[Stage | None, Outcome | None, BaseException | None]:
-    """Run a body to its next stage or its end."""
-    try:
-        stage = step()
-        if isinstance(stage, Stage):
-            return stage, None, None
-        wrong = TypeError(f"An item's body must yield stages, not {type(stage).__name__}.")
-        return None, Outcome(Terminal.FAILED, str(wrong)), wrong
-    except StopIteration as end:
-        if isinstance(end.value, Outcome):
-            return None, end.value, None
-        problem = TypeError(f"An item's body must return an Outcome, not {type(end.value).__name__}.")
-        return None, Outcome(Terminal.FAILED, str(problem)), problem
-    except Exception as error:  # noqa: BLE001 - whatever a host raises fails its item
-        return None, Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}"), error
-
-
-def _close_body(opened: _Open, why: Discarded) -> Outcome | None:
-    """Let a body build its payload for an end that was not its own decision."""
-    if opened.body is None:
-        return None
-    body = opened.body
-    _, outcome, error = _advance(lambda: body.throw(why))
-    if error is not None and error is not why:
-        opened.error = opened.error or error
-    _shut(opened)
-    return outcome
-
-
-def _shut(opened: _Open) -> None:
-    """Close a body; what it raises then belongs to its item."""
-    if opened.body is None:
-        return
-    try:
-        opened.body.close()
-    except Exception as error:  # noqa: BLE001 - it must not cost the item its record
-        opened.error = opened.error or error

@@ -64,7 +64,7 @@ class SampleFailed:
 
 @dataclass(slots=True)
 class Judged:
-    """A staleness policy's verdict. ``PATCH`` means: goes on, anchored to the version of now.
+    """A staleness policy's verdict. ``PATCH`` means: goes on, anchored to the version of the question.
 
     ``failed`` says that the policy raised; the item then fails instead of being discarded.
     """
@@ -77,7 +77,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Patched:
-    """The verdict is a new artifact: the item goes on with this stage, anchored to the version of now."""
+    """The verdict is a new artifact: the item goes on with this stage, anchored to the version of the question."""
 
     item: int
     stage: Stage
@@ -220,7 +220,8 @@ class JudgeStale:
 class ConsultQueue:
     """Ask which of the waiting items leave the merge queue. Answer: MergeStarted, Released or QueueWaits.
 
-    ``last`` says that nothing else is under way or will be offered: what is left now is discarded.
+    ``last`` says that nothing else is under way or will be offered before something leaves: what is left now is
+    discarded.
     """
 
     items: tuple[int, ...]

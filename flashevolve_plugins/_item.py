@@ -133,14 +133,18 @@ class Item:
         self.move(State.HELD if stage.holds else State.WAITING)
         self._begin(stage)
 
-    def patch(self, stage: Stage, version: int) -> None:
-        """Go on with a stage that checks a patched artifact, anchored to a version."""
+    def anchor(self) -> None:
+        """Count as made from the pool that it was judged with."""
+        self.version = self.judged_version
+
+    def patch(self, stage: Stage) -> None:
+        """Go on with a stage that checks a patched artifact, made from the pool that it was judged with."""
         self.require(State.JUDGING)
         if self.reserved or self.running:
             raise InvalidTransition(self.number, f"be patched inside {self.stage.name}, which has begun", self.story)
         self.patches += 1
-        self.version = self.judged_version = version
-        self.story.append(f"patched@{version}")
+        self.anchor()
+        self.story.append(f"patched@{self.version}")
         self.move(State.HELD if stage.holds else State.WAITING)
         self._begin(stage)
 

@@ -283,7 +283,8 @@ class Limits:
 
     Args:
         slots: resource name to its number of slots.
-        stages: the stage names, in the order an item passes them.
+        stages: the stage names, in the order an item passes them. The driver adds that of a decision's work, ``judge``,
+            if it is missing.
         entry: the resource on which a new item begins; an idle slot there asks for one.
         budget: metric calls in all, or ``None`` for no limit.
         offer_cost: metric calls a new item needs to be committed; nothing is offered when less is left.

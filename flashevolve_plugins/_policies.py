@@ -26,7 +26,8 @@ class Judgement:
         verdict: what becomes of the item.
         reason: why; users read it.
         artifact: with ``PATCH``, what the item goes on with instead, made from the current best. It passes the gate
-            again. Without one the item goes on as it is, anchored to the pool of now.
+            again. Without one the item goes on as it is, anchored to the pool with which the policy was first
+            asked.
     """
 
     verdict: Verdict

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._errors import InvalidTransition, UsageError
 from flashevolve_plugins._item import Item, Kind, State
-from flashevolve_plugins._ledger import Ledger
+from flashevolve_plugins._ledger import Ledger, Parking
+from flashevolve_plugins._merge_queue import MergeQueue
 from flashevolve_plugins._model import Limits, Terminal, Verdict
 from flashevolve_plugins._queues import StageQueues
 
@@ -47,14 +48,10 @@ class Scheduler:
         self.first_stage = limits.stages[0]
         self.entry = limits.entry
         self.items: dict[int, Item] = {}
-        #: Numbers of the items that wait in the merge queue, oldest first.
-        self.held: dict[int, None] = {}
-        self.max_items = limits.max_items
-        self.validations = limits.validations
-        self._validating: set[int] = set()  # what left the queue and has not ended
-        self._proposals = 0
-        self._queue_changed = self._consulting = self._last_call = False
+        self.merge_queue = MergeQueue(limits.validations)
         self.holds = limits.holds
+        self.max_items = limits.max_items
+        self._proposals = 0
         self._limits = limits
         self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
         self._queues = {
@@ -70,8 +67,7 @@ class Scheduler:
         self._ending = 0
         self._ended = self._committed = 0
         self._needed = 0
-        self._parked: dict[int, None] = {}
-        self._parked_needs = (0, 0)  # no parked item needs less or more
+        self._parking = Parking(self.ledger)
         self._out: list[ev.Instruction] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ItemOffered: self._item_offered,
@@ -144,7 +140,7 @@ class Scheduler:
         if self._cancelled:
             self._doom(item, Terminal.CANCELLED, self._stopping or "")
         elif item.state is State.HELD:
-            self._hold(item)
+            self.merge_queue.add(item.number)
         elif item.complete:
             self._finish(item)
         else:
@@ -183,13 +179,13 @@ class Scheduler:
             return  # the verdict comes after the cancel that ended the item
         item = self._item(event.item)
         item.require(State.JUDGING)
-        item.story.append(f"{event.verdict.value}@{self.version}")
+        item.story.append(f"{event.verdict.value}@{item.judged_version}")
         if event.verdict is Verdict.DISCARD:
             terminal = Terminal.FAILED if event.failed else Terminal.DISCARDED
             self._doom(item, terminal, event.reason or "stale")
             return
         if event.verdict is Verdict.PATCH:
-            item.version = item.judged_version = self.version
+            item.anchor()
         item.move(State.RUNNING if item.reserved else State.WAITING)
         if item.reserved and item.complete:
             self._finish(item)
@@ -203,7 +199,7 @@ class Scheduler:
         item.require(State.JUDGING)
         needed = item.own_need
         self._count_waiting(item, -1)
-        item.patch(event.stage, self.version)
+        item.patch(event.stage)
         self._needed += item.own_need - needed
         self._begin(item)
 
@@ -212,39 +208,31 @@ class Scheduler:
 
     def _merge_started(self, event: ev.MergeStarted) -> None:
         members = [self._held_item(number) for number in event.members]
-        self._take_consulting()
+        self.merge_queue.take(event.members, event.item)
         for member in members:
-            del self.held[member.number]
             member.merged_into = event.item
             member.story.append(f"taken into {event.item}")
-        self._validating.add(event.item)
-        self._queue_changed = True
         self._add(Item(event.item, self.version, event.stage, Kind.MERGE, event.members))
 
     def _released(self, event: ev.Released) -> None:
         item = self._held_item(event.item)
-        self._take_consulting()
-        del self.held[item.number]
+        self.merge_queue.take((item.number,), item.number)
         item.story.append("released")
-        self._validating.add(item.number)
-        self._queue_changed = True
         self._finish(item)
 
     def _queue_waits(self, event: ev.QueueWaits) -> None:
         del event
-        last = self._last_call
-        self._take_consulting()
-        if last:
-            for number in tuple(self.held):
-                self._doom(self.items[number], Terminal.DISCARDED, LEFT_OVER)
+        for number in self.merge_queue.wait():
+            self._doom(self.items[number], Terminal.DISCARDED, LEFT_OVER)
 
     def _dropped(self, event: ev.Dropped) -> None:
-        self._doom(self._held_item(event.item), Terminal.DISCARDED, event.reason)
-        self._last_call = False  # there will be another one
+        item = self._held_item(event.item)
+        self.merge_queue.drop(item.number)
+        self._doom(item, Terminal.DISCARDED, event.reason)
 
     def _plan_changed(self, event: ev.PlanChanged) -> None:
-        self.max_items, self.validations = event.max_items, event.validations
-        self._queue_changed = True
+        self.max_items, self.merge_queue.validations = event.max_items, event.validations
+        self.merge_queue.changed = True
 
     def _item_recorded(self, event: ev.ItemRecorded) -> None:
         item = self._item(event.item)
@@ -252,8 +240,7 @@ class Scheduler:
         self._ending -= 1
         self._needed -= item.own_need
         self._proposals -= item.kind is Kind.PROPOSAL
-        self._validating.discard(item.number)
-        self._queue_changed = True
+        self.merge_queue.ended(item.number)
         del self.items[item.number]
         for number in item.members:
             member = self.items[number]
@@ -265,13 +252,13 @@ class Scheduler:
                 member.merged_into = None
                 member.failed_with += (len(item.members),)
                 member.story.append(f"back from {item.number}")
-                self._hold(member)
+                self.merge_queue.add(member.number)
 
     def _pool_updated(self, event: ev.PoolUpdated) -> None:
         if event.version <= self.version:
             raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
         self.version = event.version
-        self._queue_changed = True
+        self.merge_queue.changed = True
 
     def _slots_changed(self, event: ev.SlotsChanged) -> None:
         self.slots[event.resource] = event.slots
@@ -291,7 +278,7 @@ class Scheduler:
             return
         self._cancelled = True
         for item in tuple(self.items.values()):
-            taken = item.state is State.HELD and item.number not in self.held  # it ends with its merge
+            taken = item.state is State.HELD and item.number not in self.merge_queue.waiting  # it ends with its merge
             if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD} and not taken:
                 self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
                 self._doom(item, Terminal.CANCELLED, event.reason)
@@ -309,22 +296,12 @@ class Scheduler:
             raise InvalidTransition(number, "be offered: it was not asked for", ())
         self._offering = None
 
-    def _take_consulting(self) -> None:
-        if not self._consulting:
-            raise InvalidTransition(0, "leave the merge queue: it was not consulted", ())
-        self._consulting = self._last_call = False
-
     def _held_item(self, number: int) -> Item:
         item = self._item(number)
         item.require(State.HELD)
-        if number not in self.held:
+        if number not in self.merge_queue.waiting:
             raise InvalidTransition(number, "leave the merge queue: a merge has taken it", item.story)
         return item
-
-    def _hold(self, item: Item) -> None:
-        self.held[item.number] = None
-        self._validating.discard(item.number)  # patched after it was released
-        self._queue_changed = True
 
     def _enqueue(self, item: Item) -> None:
         for resource in item.waiting:
@@ -367,7 +344,7 @@ class Scheduler:
     def _doom(self, item: Item, terminal: Terminal, reason: str) -> None:
         """End an item by our own decision, at once or when what runs of it has ended."""
         self._drop_waiting(item)
-        self.held.pop(item.number, None)
+        self.merge_queue.leave(item.number)
         if item.running:
             item.move(State.DRAINING)
             item.doom = (terminal, reason)
@@ -389,38 +366,21 @@ class Scheduler:
 
     def _settle_and_take(self) -> list[ev.Instruction]:
         if not self._deciding:
-            if self._parked:
-                self._unpark()
+            if self._parking.numbers:
+                for item in self._parking.leaving(self.items):
+                    self._enqueue(item)
             for resource, waiting in self.backlog.items():
                 if waiting and not self._fill(resource):
                     break
             else:
                 if self.busy[self.entry] < self.slots[self.entry]:
                     self._maybe_offer()
-            if self.held:
-                self._maybe_consult()
+            if self.merge_queue.waiting and not self._ending:
+                question = self.merge_queue.consult(self.items, offering=self._offering is not None)
+                if question is not None:
+                    self._out.append(question)
         out, self._out = self._out, []
         return out
-
-    def _unpark(self) -> None:
-        """Wake the items that wait for the budget, if it can pay for them now or never will."""
-        least, most = self._parked_needs
-        if not self.ledger.affords(least) and self.ledger.could_ever_afford(most):
-            return
-        parked, self._parked = self._parked, {}
-        for number in parked:
-            item = self.items.get(number)
-            if item is None or item.state is not State.WAITING:
-                continue
-            if self.ledger.affords(item.need) or not self.ledger.could_ever_afford(item.need):
-                self._enqueue(item)
-            else:
-                self._park(item)
-
-    def _park(self, item: Item) -> None:
-        least, most = self._parked_needs if self._parked else (item.need, item.need)
-        self._parked_needs = min(least, item.need), max(most, item.need)
-        self._parked[item.number] = None
 
     def _fill(self, resource: str) -> bool:
         """Give idle slots to what waits. False: stopped at a judgement, whose item has the first claim on the slot."""
@@ -443,7 +403,7 @@ class Scheduler:
             and resource in item.waiting
             and item.stage.name == stage
             and item.state in (State.WAITING, State.RUNNING)
-            and number not in self._parked
+            and number not in self._parking.numbers
         )
 
     def _stage_may_start(self, stage: str) -> bool:
@@ -468,7 +428,7 @@ class Scheduler:
             item.staleness = self.version - item.version
             return True
         if self.ledger.could_ever_afford(item.need):
-            self._park(item)
+            self._parking.add(item)
         else:
             if (
                 item.stage_number == 1 and item.kind is Kind.PROPOSAL
@@ -501,16 +461,6 @@ class Scheduler:
         self._offering = self._next
         self._next += 1
         self._out.append(ev.OfferItem(self._offering))
-
-    def _maybe_consult(self) -> None:
-        """Ask who leaves the merge queue when a validation may start, and something changed or nothing else will."""
-        if self._consulting or self._ending or len(self._validating) >= self.validations:
-            return
-        last = self._offering is None and len(self.held) == len(self.items)
-        if not self._queue_changed and not last:
-            return
-        self._queue_changed, self._consulting, self._last_call = False, True, last
-        self._out.append(ev.ConsultQueue(tuple(self.held), last))
 
     def _expected_need(self) -> int:
         """Metric calls that the items in flight are expected to need, by the share of items that are committed.

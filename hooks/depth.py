@@ -24,6 +24,7 @@ MAX_ITEMS = 16
 MAX_BATCH = 8
 FIRST_BATCH = 4
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
+UNPAID = "the budget cannot pay for its merge"
 SEEN = 6  # merges, the last ones, that say how well changes survive
 
 
@@ -111,6 +112,7 @@ class Merge(QueuePolicy):
         self._taken: dict[int, tuple[Evidence, PoolEntry]] = {}
         self._survival: deque[float] = deque(maxlen=SEEN)
         self._mute = False  # the host has no reflection model
+        self._unpaid: set[int] = set()
 
     @property
     def merges(self) -> bool:
@@ -124,7 +126,7 @@ class Merge(QueuePolicy):
             return self._alone.take(waiting, pool, last=last)
         best, entries = best_entry(pool), pool.entries
         changes = {each.number: (_evidence(each), entries[_evidence(each).parent - 1]) for each in waiting}
-        lost = {each.number: "its change does not help the current best" for each in waiting if 1 in each.failed_with}
+        lost = {each.number: self._why_lost(each.number) for each in waiting if 1 in each.failed_with}
         for number, (evidence, parent) in changes.items():
             if parent is not best and added_share(parent.artifact, evidence.artifact, best.artifact) == 1:
                 lost.setdefault(number, "the current best holds its change already")
@@ -132,10 +134,13 @@ class Merge(QueuePolicy):
         failed = [each for each in rest if each.failed_with]
         limit = min(self._limit, *(each.failed_with[-1] // 2 for each in failed)) if failed else self._limit
         chosen = sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)]
-        self._taken = {each.number: changes[each.number] for each in chosen}
-        members = tuple(self._taken)
-        is_plain = len(chosen) == 1 and not failed and changes[members[0]][1] is best
+        members = tuple(each.number for each in chosen)
+        self._taken.update((number, changes[number]) for number in members)
+        is_plain = len(chosen) == 1 and changes[members[0]][1] is best
         return Batch(members, write=None if is_plain else self._write, discard=lost)
+
+    def _why_lost(self, number: int) -> str:
+        return UNPAID if number in self._unpaid else "its change does not help the current best"
 
     def _write(self, ask: Ask | None, current: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
         """Merge. Runs in a slot."""
@@ -153,17 +158,20 @@ class Merge(QueuePolicy):
     def flashevolve_item_ended(self, record: ItemRecord) -> None:
         """Learn from a merge: whether it passed its gate, and how much of the changes was left in its text."""
         if not record.members:
+            self._taken.pop(record.number, None)
             return
         if record.terminal is Terminal.COMMITTED:
             self._limit = min(2 * self._limit, self.max_batch)
         elif record.terminal is Terminal.REJECTED:
             self._limit = max(1, self._limit // 2)
-        if record.evidence is not None:
+        elif record.terminal is Terminal.DISCARDED:
+            self._unpaid.update(record.members)
+        elif record.terminal is Terminal.SKIPPED and not record.spent:  # nothing was written that could be tried
+            self._survival.append(0.0)
+        taken = [self._taken[number] for number in record.members if number in self._taken]
+        if record.evidence is not None and taken:
             merged = record.evidence.artifact
-            shares = [
-                added_share(parent.artifact, evidence.artifact, merged)
-                for evidence, parent in map(self._taken.__getitem__, record.members)
-            ]
+            shares = [added_share(parent.artifact, evidence.artifact, merged) for evidence, parent in taken]
             self._survival.append(sum(shares) / len(shares))
 
 

@@ -50,7 +50,8 @@ def flashevolve_judge_stale(item: ItemView, pool: Pool) -> Judgement | Work | No
     born or last judged; for the last time before its validation. If no plugin answers, the item goes on. A plugin that
     raises fails the item.
 
-    Work runs in a slot of the host's reflection. Then the hook fires again, with its result as ``item.answer``.
+    Work runs in a slot of the host's reflection. Then the hook fires again, with its result as ``item.answer``; work
+    that gives ``None`` fails the item.
 
     Args:
         item: the item, with its staleness.
@@ -70,8 +71,8 @@ def flashevolve_merge_batch(waiting: Sequence[ItemView], pool: Pool, last: bool)
     Args:
         waiting: the items that wait, oldest first, with their evidence; at least one.
         pool: all admitted artifacts; do not change it.
-        last: whether nothing else is under way or will be offered. What is left in the queue then is discarded if
-            nothing leaves it.
+        last: whether nothing else is under way, and nothing more will be offered until something leaves: the run is
+            about to end, or the items in the queue fill ``max_items``. If nothing leaves, all that waits is discarded.
     """
 
 

@@ -85,6 +85,8 @@ class StalenessPolicy(ABC):
 class _Composed(StalenessPolicy):
     """Asks two policies, each with the answer to its own work alone."""
 
+    _needs_both: bool
+
     def __init__(self, first: StalenessPolicy, second: StalenessPolicy) -> None:
         for each in (first, second):
             if hasattr(each, "flashevolve_merge_batch"):
@@ -95,30 +97,27 @@ class _Composed(StalenessPolicy):
         self._first, self._second = first, second
         self._asked: dict[int, StalenessPolicy] = {}
 
-    def _ask(self, policy: StalenessPolicy, item: ItemView, pool: Pool) -> Judgement | Work:
-        asked = self._asked.get(item.number)
-        judgement = policy.judge(item if asked is policy else replace(item, answer=None), pool)
+    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
+        asked = self._asked.pop(item.number, None) if item.answer is not None else None
+        if asked is not self._second:  # else the first has judged before the second asked for its work
+            judgement = self._ask(self._first, item, pool, answered=asked is self._first)
+            if isinstance(judgement, Work) or _accepts(judgement) is not self._needs_both:
+                return judgement
+        return self._ask(self._second, item, pool, answered=asked is self._second)
+
+    def _ask(self, policy: StalenessPolicy, item: ItemView, pool: Pool, *, answered: bool) -> Judgement | Work:
+        judgement = policy.judge(item if answered else replace(item, answer=None), pool)
         if isinstance(judgement, Work):
             self._asked[item.number] = policy
-        elif asked is policy:
-            del self._asked[item.number]
         return judgement
 
 
 class _Both(_Composed):
-    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
-        if self._asked.get(item.number) is self._second:  # the first had accepted
-            return self._ask(self._second, item, pool)
-        judgement = self._ask(self._first, item, pool)
-        return self._ask(self._second, item, pool) if _accepts(judgement) else judgement
+    _needs_both = True
 
 
 class _Either(_Composed):
-    def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
-        if self._asked.get(item.number) is self._second:  # the first had not accepted
-            return self._ask(self._second, item, pool)
-        judgement = self._ask(self._first, item, pool)
-        return judgement if isinstance(judgement, Work) or _accepts(judgement) else self._ask(self._second, item, pool)
+    _needs_both = False
 
 
 def _accepts(judgement: Judgement | Work) -> bool:

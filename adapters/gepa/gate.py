@@ -11,7 +11,7 @@ from flashevolve_plugins._model import Evidence, Outcome, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.validation import validation_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flashevolve_plugins.adapters.gepa.recording import Recording
     from flashevolve_plugins.adapters.gepa.session import Session
@@ -86,10 +86,19 @@ class Gate:
         number: the item's number.
         recording: the item's.
         scope: enters the scoped view of its iteration.
+        members: what the item merges: it may come to the text of one of them, which then ends with it.
     """
 
-    def __init__(self, session: Session, number: int, recording: Recording, scope: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        recording: Recording,
+        scope: Callable[[], Any],
+        members: Sequence[Gated] = (),
+    ) -> None:
         self.session = session
+        self._own = {_content(each.proposal) for each in members}
         self._number = number
         self.recording = recording
         self._scope = scope
@@ -116,10 +125,10 @@ class Gate:
             before, after = (sum(scores or []) for scores in _scores(proposals))
             reason = f"subsample score {after} not better than {before}"
             return Outcome(Terminal.REJECTED, reason, evidence=gated[0].evidence)
-        fresh = [proposal for proposal in selected if _content(proposal) not in session.taken]
+        fresh = [each for each in selected if _content(each) not in session.taken or _content(each) in self._own]
         if not fresh:
             self._record_selection(proposals, [])
-            return Outcome(Terminal.REJECTED, REPEATED)
+            return Outcome(Terminal.REJECTED, REPEATED, evidence=gated[0].evidence)
         self.alone = alone = next(each for each in gated if each.proposal is fresh[0]) if len(fresh) == 1 else None
         contents = {_content(proposal) for proposal in fresh}
         if alone is None:
@@ -138,7 +147,7 @@ class Gate:
                 stage = replace(stage, evidence=alone.evidence)
             results = yield stage
         except BaseException:
-            session.taken -= contents
+            session.leave(contents)
             raise
         for evaluation in finish(results):
             self.recording.put("validated", evaluation)

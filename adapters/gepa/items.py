@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gepa.core.state import _candidate_hash
 
-from flashevolve_plugins._driver import JUDGE
+from flashevolve_plugins._decisions import JUDGE
 from flashevolve_plugins._model import Outcome, Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.gate import QUEUE, Gate, Gated, proposal_of
 from flashevolve_plugins.adapters.gepa.rebase import MERGE, REGATE, to_validation
@@ -18,7 +18,7 @@ from flashevolve_plugins.adapters.gepa.reflection import reflect, takes_all
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins.adapters.gepa.session import Session
 
 #: In the order in which an item passes them; the later one goes first where both wait for a slot.

@@ -19,7 +19,7 @@ from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recordin
 from flashevolve_plugins.adapters.gepa.validation import Pending, Validated, validation_stage
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins.adapters.gepa.session import Session
 
 

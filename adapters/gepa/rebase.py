@@ -16,7 +16,7 @@ from flashevolve_plugins.adapters.gepa.reflection import Reflection
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._policies import Batch
     from flashevolve_plugins.adapters.gepa.recording import Recording
     from flashevolve_plugins.adapters.gepa.session import Session
@@ -36,7 +36,7 @@ def merge(session: Session, number: int, batch: Batch, scope: Callable[[], Any],
         recording: the item's.
     """
     members = [session.waiting[each] for each in batch.members]
-    return recorded(_Rebase(Gate(session, number, recording, scope)).merge(batch, members), recording)
+    return recorded(_Rebase(Gate(session, number, recording, scope, members)).merge(batch, members), recording)
 
 
 def to_validation(gate: Gate, gated: list[Gated], *, holds: bool) -> Body:
@@ -144,9 +144,13 @@ def _new_texts(current: Mapping[str, str], artifact: Any) -> dict[str, str]:
     Raises:
         TypeError: it is no candidate of the host.
     """
-    if not isinstance(artifact, dict) or set(artifact) - set(current):
+    if not isinstance(artifact, dict) or set(artifact) - set(current) or not all(map(_is_text, artifact.values())):
         raise TypeError(f"A policy wrote {artifact!r:.200}, which is no candidate with the components {set(current)}.")
     return {name: text for name, text in artifact.items() if text != current[name]}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _known(base: int, members: Sequence[Gated]) -> tuple[list[tuple[dict[Any, Any], Any]], dict[Any, Any]]:

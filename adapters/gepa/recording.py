@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 
 def recorded(body: Body, recording: Recording) -> Body:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._audit import with_item_file
 from flashevolve_plugins._connection import require_connections
-from flashevolve_plugins._driver import JUDGE, Reflector
+from flashevolve_plugins._decisions import JUDGE, Reflector
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins._model import Limits, Terminal
 from flashevolve_plugins._pool import Pool

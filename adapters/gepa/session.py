@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._bodies import Body
+    from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._host_item import HostItem
     from flashevolve_plugins._model import PoolEntry
     from flashevolve_plugins._policies import Batch
@@ -59,8 +61,8 @@ class Session:
         self.merges = Merges(self)
         self.state: Any = None
         self._validates_all = type(engine.val_evaluation_policy) is FullEvaluationPolicy
-        #: What is in the pool or being validated, as sorted (component, text) pairs. See :meth:`take`.
-        self.taken: set[tuple[tuple[str, str], ...]] = set()
+        #: What is in the pool or being validated, as sorted (component, text) pairs, and how often. See :meth:`take`.
+        self.taken: Counter[tuple[tuple[str, str], ...]] = Counter()
         #: Whether what passed its gate waits in the merge queue, and what waits there, by the item's number.
         self.holds = driver.scheduler.holds
         self.waiting: dict[int, Gated] = {}
@@ -144,7 +146,12 @@ class Session:
     def take(self, contents: set[tuple[tuple[str, str], ...]]) -> None:
         """Validate these once only. Under another policy than the full one a second time may be on other examples."""
         if self._validates_all:
-            self.taken |= contents
+            self.taken.update(contents)
+
+    def leave(self, contents: set[tuple[tuple[str, str], ...]]) -> None:
+        """They are not validated after all by who took them."""
+        if self._validates_all:
+            self.taken = +(self.taken - Counter(contents))
 
     def note_reflection(self, result: Any) -> None:
         """Notice reflections that all fail: nothing would ever be proposed.

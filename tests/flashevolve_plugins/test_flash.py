@@ -60,7 +60,7 @@ def test_names_that_nothing_answers_to_carry_what_is_known():
     [
         dict.fromkeys(COUNTS, 1),
         dict.fromkeys(COUNTS),
-        {"max_staleness": 0},
+        {"staleness": "guarded", "max_staleness": 0},
         {"staleness": Full()},
         {"staleness": Guarded(1) & Full()},
         {"evaluate": None},

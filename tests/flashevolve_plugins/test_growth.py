@@ -29,7 +29,8 @@ from flashevolve_plugins._virtual import VirtualDriver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from flashevolve_plugins._driver import Body, Driver
+    from flashevolve_plugins._bodies import Body
+    from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._model import ItemView
     from flashevolve_plugins._pool import Pool
 

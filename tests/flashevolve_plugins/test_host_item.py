@@ -24,7 +24,7 @@ from flashevolve_plugins._virtual import VirtualDriver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 STAGES = ("rollout", "propose", "gate", "validate")
 

@@ -164,13 +164,14 @@ def test_a_stage_that_holds_begins_held(begins: str) -> None:
         item.deciding_to_waiting(queue)
     else:
         item = _in(State.JUDGING)
-        item.patch(queue, 6)
+        item.patch(queue)
     assert (item.state, item.stage) == (State.HELD, queue)
 
 
-def test_a_patched_item_begins_a_stage_anchored_to_a_version() -> None:
+def test_a_patched_item_begins_a_stage_anchored_to_the_version_it_was_judged_at() -> None:
     item = _in(State.JUDGING)
-    item.patch(_stage("gate", 3), 6)
+    item.judged_version = 6
+    item.patch(_stage("gate", 3))
     assert (item.state, item.version, item.judged_version, item.patches) == (State.WAITING, 6, 6, 1)
     assert (item.stage.name, item.waiting) == ("gate", {"task": [2, 1, 0]})
     assert item.story == ["offered@4", "rollout", "patched@6", "gate"]
@@ -181,7 +182,7 @@ def test_an_item_is_not_patched_inside_a_stage_that_has_begun() -> None:
     item.start("task")
     item.move(State.JUDGING)
     with pytest.raises(InvalidTransition, match="be patched inside rollout, which has begun"):
-        item.patch(_stage("gate"), 6)
+        item.patch(_stage("gate"))
     assert (item.state, item.stage.name, item.patches) == (State.JUDGING, "rollout", 0)
 
 

@@ -25,7 +25,7 @@ from flashevolve_plugins._virtual import VirtualDriver
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 # -- what a stage gives to its body ---------------------------------------------------------------------------------
 

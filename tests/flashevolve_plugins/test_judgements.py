@@ -20,7 +20,7 @@ from virtual_items import (
 
 from flashevolve_plugins import PluginError
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._driver import JUDGE, Reflector
+from flashevolve_plugins._decisions import JUDGE, Reflector
 from flashevolve_plugins._model import (
     Evidence,
     ItemView,
@@ -38,7 +38,7 @@ from flashevolve_plugins._virtual import VirtualDriver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._model import ItemRecord
     from flashevolve_plugins._pool import Pool
 
@@ -143,6 +143,27 @@ def test_an_entry_that_comes_while_the_work_runs_asks_for_another_judgement() ->
     ]
 
 
+def test_work_that_gives_nothing_fails_its_item_instead_of_being_asked_for_again() -> None:
+    given = iter([None, "something, the next time"])
+    policy = Reading(lambda _: next(given), lambda answer: Judgement(Verdict.ACCEPT, answer))
+    _, records = _run_read(policy)
+    failed = records[1]
+    assert (failed.terminal, failed.reason) == (Terminal.FAILED, str(failed.error))
+    assert isinstance(failed.error, PluginError)
+    assert (failed.error.hook, failed.error.about) == ("flashevolve_judge_stale", "item 2")
+    assert "its work gave None" in failed.reason
+    assert len(policy.judged) == 1
+
+
+def test_work_runs_where_the_limits_do_not_name_its_stage() -> None:
+    policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
+    driver = VirtualDriver(replace(make_limits(3), stages=("rollout", "gate", "validate")), policy)
+    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    records = run_host(driver, several(2, _stale))
+    assert ends_of(records) == {1: "committed", 2: "committed"}
+    assert driver.finish().samples[JUDGE] == 1
+
+
 def test_a_patched_item_passes_its_gate_again_with_the_new_artifact() -> None:
     policy = Reading(_ask, lambda _: Judgement(Verdict.PATCH, "read and patched", "better"))
     driver, records = _run_read(policy)
@@ -151,6 +172,54 @@ def test_a_patched_item_passes_its_gate_again_with_the_new_artifact() -> None:
     assert record.evidence == gained("better")
     assert record.story[-4:] == ("patched@1", "gate", "validate", "committed")
     assert [(check.verdict, check.staleness) for check in record.checks] == [(Verdict.PATCH, 1)]
+    assert driver.scheduler.ledger.reserved == 0
+
+
+def test_what_enters_while_a_patch_is_written_is_judged_after_it() -> None:
+    said = iter([Judgement(Verdict.PATCH, "read and patched", "better"), Judgement(Verdict.ACCEPT, "read again")])
+    policy = Reading(_ask, lambda _: next(said))
+
+    def body(number: int) -> Body:
+        if number != 3:
+            return (yield from _stale(number))
+        yield make_stage("validate", 1, lambda: 2.5)
+        return Outcome(Terminal.COMMITTED)
+
+    driver = VirtualDriver(make_limits(3), policy)
+    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    records = run_host(driver, several(3, body))
+    # 1 enters at 1.25; 2 is judged at 2 and read until 4; 3 enters at 2.5.
+    assert [(record.number, record.ended) for record in records[:2]] == [(1, 1.25), (3, 2.5)]
+    assert [(view.staleness, view.patches, view.answer is None) for view in policy.judged] == [
+        (1, 0, True),
+        (2, 0, False),
+        (1, 1, True),
+        (1, 1, False),
+    ]
+    assert records[2].story[2:] == ("validate", "patched@1", "gate", "accept@2", "validate", "committed")
+
+
+def test_a_patch_inside_a_stage_that_has_begun_fails_its_item_and_names_the_policy() -> None:
+    class Late(Watching):
+        def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
+            super().judge_stale(item, pool)
+            return Judgement(Verdict.PATCH, "read", "better")
+
+    def body(number: int) -> Body:
+        yield make_stage("rollout", 1, one_second)
+        if number == 1:
+            yield make_stage("validate", 1, one_second)
+            return Outcome(Terminal.COMMITTED)
+        yield replace(make_stage("gate", 3, lambda: 1.5), evidence=gained("old"))
+        return Outcome(Terminal.REJECTED)
+
+    driver = VirtualDriver(make_limits(2), Late())
+    # 1 enters at 2; at 2.5 one sample of the gate of 2 runs, until 3.5, and one waits.
+    record = run_host(driver, several(2, body))[1]
+    assert (record.terminal, record.reason, record.ended) == (Terminal.FAILED, str(record.error), 3.5)
+    assert isinstance(record.error, PluginError)
+    assert (record.error.hook, record.error.about) == ("flashevolve_judge_stale", "item 2")
+    assert "inside gate, which has begun" in record.reason
     assert driver.scheduler.ledger.reserved == 0
 
 

@@ -152,7 +152,7 @@ class World(Account):
         else:
             life.phase = "open"
             if verdict is Verdict.PATCH:
-                life.anchor = life.judged = self.version
+                life.anchor = life.judged
         return ev.Judged(item, verdict, "too old", failed=broken)
 
     def _start_job(self, item: int) -> ev.Event:
@@ -163,7 +163,7 @@ class World(Account):
         return ev.JobStarted(job.number, job.stage)
 
     def _patch(self, life: Life) -> ev.Event:
-        life.anchor = life.judged = self.version
+        life.anchor = life.judged
         waits = self.limits.holds and life.kind is Kind.PROPOSAL and self.rng.random() < 0.2
         self.begin(life, self._held_stage() if waits else self._stage(self.rng.choice(PATH)))
         return ev.Patched(life.number, life.stage)

@@ -23,7 +23,7 @@ from flashevolve_plugins._model import (
 )
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 
 def _raise(error: BaseException) -> Any:

@@ -41,7 +41,7 @@ from flashevolve_plugins._virtual import VirtualDriver
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
 

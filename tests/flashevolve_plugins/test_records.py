@@ -18,7 +18,7 @@ from flashevolve_plugins._model import (
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 
 def test_every_item_is_recorded_exactly_once_and_the_snapshot_agrees() -> None:

@@ -28,7 +28,7 @@ from flashevolve_plugins._policies import AcceptAll, Judgement
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._model import ItemView
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot

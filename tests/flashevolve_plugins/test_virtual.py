@@ -20,7 +20,7 @@ from flashevolve_plugins._model import (
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
 
 # -- how long it takes ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from flashevolve_plugins._model import ItemRecord, Limits, PoolEntry, Sample, St
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flashevolve_plugins._driver import Body
+    from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._policies import AcceptAll
 
 PATIENCE = 20.0  # seconds until a test that would hang fails instead

@@ -357,7 +357,7 @@ class Account:
 
     def _check_queue(self) -> None:
         scheduler, lives = self.scheduler, self.lives.values()
-        assert list(scheduler.held) == self.queue
+        assert list(scheduler.merge_queue.waiting) == self.queue
         assert sorted(self.queue) == sorted(life.number for life in lives if life.phase == "held")
         taken = sorted(life.number for life in lives if life.phase == "taken")
         members = [number for life in lives for number in life.members]
@@ -384,7 +384,7 @@ class Account:
         """Nothing is left, and every item had its one end."""
         assert self.scheduler.done
         assert not self.scheduler.items
-        assert not self.scheduler.held
+        assert not self.scheduler.merge_queue.waiting
         assert self.scheduler.ledger.reserved == 0
         assert self.consulting is None
         assert all((life.phase, life.terminals) == ("over", 1) for life in self.all_lives)

@@ -23,7 +23,8 @@ from flashevolve_plugins._policies import AcceptAll, Batch, Judgement
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashevolve_plugins._driver import Body, Driver, Merger
+    from flashevolve_plugins._bodies import Body, Merger
+    from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._pool import Pool
 
 STAGES = ("rollout", "propose", "gate", "queue", "judge", "merge", "validate")

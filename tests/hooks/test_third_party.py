@@ -42,7 +42,7 @@ def site(tmp_path):
 
 
 def test_installed_it_does_nothing(python, site):
-    done = python(USE.format(arguments="max_staleness=2"), site)
+    done = python(USE.format(arguments="staleness='guarded', max_staleness=2"), site)
     said = "imported\naccept \ndiscard stale by 3, more than max_staleness=2\n"
     assert (done.stderr, done.returncode, done.stdout) == ("", 0, said)
 
@@ -73,7 +73,7 @@ def test_blocked_it_is_not_imported_and_its_policy_is_unknown(python, site):
 
 def test_broken_it_is_named_in_a_warning_and_the_run_goes_on(python, site):
     (site / "young_policy.py").write_text("import a_package_that_is_not_there")
-    done = python(USE.format(arguments="max_staleness=2"), site)
+    done = python(USE.format(arguments="staleness='guarded', max_staleness=2"), site)
     assert done.returncode == 0
     assert "Plugin 'young' of young-policy 1.2.3 was not loaded: ModuleNotFoundError" in done.stderr
     assert done.stdout.startswith("accept")

@@ -1,0 +1,188 @@
+"""What the policies are asked, and the events that their answers become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins import _events as ev
+from flashevolve_plugins._errors import PluginError, UsageError
+from flashevolve_plugins._item import State
+from flashevolve_plugins._model import Check, ItemView, Sample, Stage, Terminal, Verdict
+from flashevolve_plugins._policies import Batch, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from flashevolve_plugins._bodies import Merger, OpenItems
+    from flashevolve_plugins._policies import Ask, Judgement, Policies
+    from flashevolve_plugins._pool import Pool
+    from flashevolve_plugins._scheduler import Scheduler
+    from flashevolve_plugins._snapshot import Snapshot
+
+JUDGE = "judge"  # the stage of a decision's work
+
+
+@dataclass(frozen=True)
+class Reflector:
+    """How a decision's work reaches the model that the host reflects with.
+
+    Args:
+        resource: whose slot it takes.
+        ask: one call of the model, or ``None`` where the host has none.
+        seconds: virtual seconds of a call; only virtual drivers read it.
+    """
+
+    resource: str
+    ask: Ask | None = None
+    seconds: Callable[[], float] | None = None
+
+
+class Decisions:
+    """Asks the policies of one run, on the caller's thread.
+
+    Args:
+        scheduler: whose items they decide about.
+        policies: who decides.
+        pool: the pool.
+        items: the items under way.
+    """
+
+    def __init__(self, scheduler: Scheduler, policies: Policies, pool: Pool, items: OpenItems) -> None:
+        self.reflector = Reflector(scheduler.entry)
+        #: Makes the bodies of merges; without one, items that wait in the merge queue can only go on alone.
+        self.merger: Merger | None = None
+        self._scheduler, self._policies, self._pool, self._items = scheduler, policies, pool, items
+        self._most_items = scheduler.max_items
+
+    def _view(self, item: int, stage: Stage, answer: Any = None) -> ItemView:
+        kept = self._scheduler.items[item]
+        return ItemView(
+            number=item,
+            version=kept.version,
+            staleness=self._scheduler.version - kept.version,
+            stage=stage.name,
+            story=tuple(kept.story),
+            evidence=stage.evidence,
+            answer=answer,
+            patches=kept.patches,
+            failed_with=kept.failed_with,
+        )
+
+    # -- stale items ------------------------------------------------------------------------------------------------
+
+    def judge(self, item: int, stage: Stage, answer: Any = None) -> ev.Event:
+        """Ask whether a stale item goes on with a stage."""
+        view = self._view(item, stage, answer)
+        try:
+            judgement = self._policies.judge_stale(view, self._pool)
+            if isinstance(judgement, Work):
+                return self._start_job(judgement, lambda result: self._judge_again(item, stage, result))
+            _require_patchable(view, judgement, begun=self._scheduler.items[item].reserved)
+        except PluginError as error:
+            return self._fail(item, error)
+        self._items[item].checks.append(Check(stage.name, view.staleness, judgement.verdict, judgement.reason))
+        if judgement.verdict is Verdict.PATCH and judgement.artifact is not None:
+            return ev.Patched(item, self._items.patch(item, judgement.artifact))
+        return ev.Judged(item, judgement.verdict, judgement.reason)
+
+    def _judge_again(self, item: int, stage: Stage, answer: Any) -> Iterable[ev.Event]:
+        kept = self._scheduler.items.get(item)
+        if kept is None or kept.state is not State.JUDGING:
+            return  # the run was cancelled meanwhile
+        if answer is None:  # with which it would ask for the same work again, for ever
+            yield self._fail(item, _wrong_judgement(item, "its work gave None: it must give something"))
+        else:
+            yield self.judge(item, stage, answer)
+
+    def _fail(self, item: int, error: PluginError) -> ev.Event:
+        self._items[item].error = error
+        return ev.Judged(item, Verdict.DISCARD, str(error), failed=True)
+
+    # -- work -------------------------------------------------------------------------------------------------------
+
+    def _start_job(self, work: Work, answered: Callable[[Any], Iterable[ev.Event]]) -> ev.Event:
+        """Let a decision's work run in a slot."""
+        reflector = self.reflector
+
+        def call() -> Any:
+            try:
+                return work.call(reflector.ask)
+            except Exception as error:  # noqa: BLE001 - the decision is told
+                return error
+
+        stage = Stage(JUDGE, (Sample(call, reflector.resource, seconds=reflector.seconds),))
+        number = self._scheduler.next_number()
+        self._items.open(number, stage).answered = answered
+        return ev.JobStarted(number, stage)
+
+    def finish_job(self, job: int, answered: Callable[[Any], Iterable[ev.Event]]) -> Iterable[ev.Event]:
+        """Go on with the decision that asked for the work."""
+        opened = self._items[job]
+        yield ev.ItemDecided(job, Terminal.SKIPPED)
+        yield from answered(opened.error or opened.results[0])
+
+    # -- the merge queue --------------------------------------------------------------------------------------------
+
+    def consult(self, items: tuple[int, ...], *, last: bool) -> Iterable[ev.Event]:
+        """Ask who leaves the merge queue."""
+        left = self._scheduler.merge_queue.waiting
+        waiting = [self._view(item, self._scheduler.items[item].stage) for item in items if item in left]
+        batch = self._policies.merge_batch(waiting, self._pool, last=last) if waiting else Batch()
+        _require_possible(batch, [each.number for each in waiting])
+        for number, reason in batch.discard.items():
+            if number not in batch.members:
+                yield ev.Dropped(number, reason)
+        if not batch.members:
+            yield ev.QueueWaits()
+        elif batch.write is None or self.merger is None:
+            yield ev.Released(batch.members[0])
+        else:
+            number = self._scheduler.next_number()
+            yield ev.MergeStarted(number, batch.members, self._items.open_body(number, self.merger(number, batch)))
+
+    # -- plans ------------------------------------------------------------------------------------------------------
+
+    def plan(self, snapshot: Snapshot) -> ev.PlanChanged | None:
+        """Ask how much may be under way; ``None`` if nothing changes."""
+        plan = self._policies.plan(snapshot)
+        if plan is None:
+            return None
+        limits = [each for each in (plan.max_items, self._most_items) if each is not None]
+        if min((*limits, plan.validations)) < 1:
+            wrong = UsageError(f"it answered {plan}, with which nothing would ever run: both must be at least 1")
+            raise PluginError("the planning policy", "flashevolve_plan", "the run", wrong)
+        max_items = min(limits, default=None)
+        if (max_items, plan.validations) == (self._scheduler.max_items, self._scheduler.merge_queue.validations):
+            return None
+        return ev.PlanChanged(max_items, plan.validations)
+
+
+def _wrong_judgement(item: int, problem: str) -> PluginError:
+    return PluginError("the staleness policy", "flashevolve_judge_stale", f"item {item}", UsageError(problem))
+
+
+def _require_patchable(item: ItemView, judgement: Judgement, *, begun: bool) -> None:
+    if judgement.artifact is None:
+        return
+    if item.evidence is None:
+        problem = "it patched an item that has no evidence yet: patch where item.evidence is not None"
+        raise _wrong_judgement(item.number, problem)
+    if begun:
+        problem = f"it patched an item inside {item.stage}, which has begun: there it must not answer with an artifact"
+        raise _wrong_judgement(item.number, problem)
+
+
+def _require_possible(batch: Batch, waiting: Sequence[int]) -> None:
+    left = [number for number in (*batch.members, *batch.discard) if number not in waiting]
+    if left:
+        problem = f"item {left[0]} does not wait in the queue"
+    elif len(set(batch.members)) < len(batch.members):
+        problem = "it names a member twice"
+    elif len(batch.members) > 1 and batch.write is None:
+        problem = "several members need a write function"
+    else:
+        return
+    about = f"items {', '.join(str(number) for number in waiting)}"
+    wrong = UsageError(f"it answered {batch!r:.200}, but {problem}")
+    raise PluginError("the merging policy", "flashevolve_merge_batch", about, wrong)
