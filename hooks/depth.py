@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flashevolve_plugins._model import Terminal
 from flashevolve_plugins._policies import Batch, Plan
-from flashevolve_plugins.hooks.prompts import MalformedAnswerError, added_share, write_merge
+from flashevolve_plugins.hooks.prompts import MalformedAnswerError, added_share, changed_characters, write_merge
 from flashevolve_plugins.hooks.specs import hookimpl
 from flashevolve_plugins.hooks.staleness import StalenessPolicy, require_count
 
@@ -24,6 +24,7 @@ MAX_ITEMS = 16
 MAX_BATCH = 8
 FIRST_BATCH = 4
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
+MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more
 UNPAID = "the budget cannot pay for its merge"
 SEEN = 6  # merges, the last ones, that say how well changes survive
 
@@ -112,6 +113,7 @@ class Merge(QueuePolicy):
         self._taken: dict[int, tuple[Evidence, PoolEntry]] = {}
         self._survival: deque[float] = deque(maxlen=SEEN)
         self._mute = False  # the host has no reflection model
+        self._unwritten = False  # the last merge has no text: the model failed, or its answer could not be read
         self._unpaid: set[int] = set()
 
     @property
@@ -133,7 +135,7 @@ class Merge(QueuePolicy):
         rest = [each for each in waiting if each.number not in lost]
         failed = [each for each in rest if each.failed_with]
         limit = min(self._limit, *(each.failed_with[-1] // 2 for each in failed)) if failed else self._limit
-        chosen = sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)]
+        chosen = _fitting(sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)], changes)
         members = tuple(each.number for each in chosen)
         self._taken.update((number, changes[number]) for number in members)
         is_plain = len(chosen) == 1 and changes[members[0]][1] is best
@@ -146,12 +148,14 @@ class Merge(QueuePolicy):
         """Merge. Runs in a slot."""
         if ask is None:
             self._mute = True
+        self._unwritten = True
         merged = write_merge(ask, current, changes, max_characters=self.max_characters)
         longest = max(merged, key=lambda name: len(merged[name]))
         if self.max_characters is not None and len(merged[longest]) > max(self.max_characters, len(current[longest])):
             raise MalformedAnswerError(
                 f"the text of {longest} would be longer than max_characters={self.max_characters}"
             )
+        self._unwritten = False
         return merged
 
     @hookimpl
@@ -166,8 +170,10 @@ class Merge(QueuePolicy):
             self._limit = max(1, self._limit // 2)
         elif record.terminal is Terminal.DISCARDED:
             self._unpaid.update(record.members)
-        elif record.terminal is Terminal.SKIPPED and not record.spent:  # nothing was written that could be tried
+        elif self._unwritten:  # while a merge whose text holds nothing new says nothing of the next one
+            self._limit = max(1, self._limit // 2)
             self._survival.append(0.0)
+        self._unwritten = False
         taken = [self._taken[number] for number in record.members if number in self._taken]
         if record.evidence is not None and taken:
             merged = record.evidence.artifact
@@ -178,6 +184,19 @@ class Merge(QueuePolicy):
 def best_entry(pool: Pool) -> PoolEntry:
     """The artifact with the highest validation score, the first of several."""
     return max(pool.entries, key=lambda entry: entry.score)
+
+
+def _fitting(items: Sequence[ItemView], changes: Mapping[int, tuple[Evidence, PoolEntry]]) -> list[ItemView]:
+    """The first of the items, as many as one prompt can hold."""
+    room = MOST_CHANGED
+    fitting: list[ItemView] = []
+    for each in items:
+        evidence, parent = changes[each.number]
+        room -= changed_characters(parent.artifact, evidence.artifact) + len(evidence.feedback)
+        if room < 0 and fitting:
+            break
+        fitting.append(each)
+    return fitting
 
 
 def _evidence(item: ItemView) -> Evidence:

@@ -242,6 +242,21 @@ def added_share(before: Mapping[str, str], after: Mapping[str, str], merged: Map
     return (len(added & there) + len(dropped - there)) / (len(added) + len(dropped))
 
 
+def changed_characters(before: Mapping[str, str], after: Mapping[str, str]) -> int:
+    """Return how long the lines are together that a change drops or adds: about the length of its diff.
+
+    Args:
+        before: the artifact that the change was made from.
+        after: the artifact that it made.
+    """
+    return sum(
+        len(line) + 1
+        for name, text in after.items()
+        if text != before[name]
+        for line in set(before[name].split("\n")) ^ set(text.split("\n"))
+    )
+
+
 def split_fenced(text: str, fence: str) -> tuple[list[FencedText], list[str]]:
     """Split a text into what stands between fences and its other lines.
 

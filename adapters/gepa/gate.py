@@ -101,7 +101,7 @@ class Gate:
         self._own = {_content(each.proposal) for each in members}
         self._number = number
         self.recording = recording
-        self._scope = scope
+        self.scope = scope
         self._chosen: list[CandidateProposal] = []
         #: What goes on, where a single proposal does.
         self.alone: Gated | None = None
@@ -132,7 +132,7 @@ class Gate:
         self.alone = alone = next(each for each in gated if each.proposal is fresh[0]) if len(fresh) == 1 else None
         contents = {_content(proposal) for proposal in fresh}
         if alone is None:
-            stage, finish, kept = validation_stage(session, [each.candidate for each in fresh], self._scope)
+            stage, finish, kept = validation_stage(session, [each.candidate for each in fresh], self.scope)
             contents = {_content(proposal) for proposal in fresh[:kept]}
             self._record_selection(proposals, fresh[:kept])
             session.take(contents)
@@ -143,7 +143,7 @@ class Gate:
             if alone is not None:
                 if holds and session.holds:
                     yield from self._wait(alone)
-                stage, finish, _ = validation_stage(session, [alone.proposal.candidate], self._scope)
+                stage, finish, _ = validation_stage(session, [alone.proposal.candidate], self.scope)
                 stage = replace(stage, evidence=alone.evidence)
             results = yield stage
         except BaseException:
@@ -166,7 +166,7 @@ class Gate:
         """What the host's selection strategy takes, without repetitions, in its order."""
         engine, state = self.session.engine, self.session.state
         criterion = _Once(engine.acceptance_criterion)
-        with self._scope():
+        with self.scope():
             chosen = engine.selection_strategy.select(list(proposals), state, criterion)
             self._chosen = [each for each in chosen if any(each is proposal for proposal in proposals)]
             self.recording.put("verdicts", [criterion.should_accept(proposal, state) for proposal in proposals])

@@ -125,7 +125,9 @@ class _Rebase:
         recording.put("evaluated", [after])
         parents = dict.fromkeys((base, *(each.task.parent_idx for each in members)))
         recording.parents = list(parents)
-        proposal = proposal_of(task, before, after, child)
+        with self._gate.scope():
+            number = f"{session.state.i + 1}-0"
+        proposal = proposal_of(task, before, after, child, metadata={"proposal_id": number})
         proposal.parent_program_ids = recording.parents
         return Gated(task, before, dataset, proposal)
 

@@ -151,7 +151,7 @@ class Session:
     def leave(self, contents: set[tuple[tuple[str, str], ...]]) -> None:
         """They are not validated after all by who took them."""
         if self._validates_all:
-            self.taken = +(self.taken - Counter(contents))
+            self.taken -= Counter(contents)  # which keeps no zeros
 
     def note_reflection(self, result: Any) -> None:
         """Notice reflections that all fail: nothing would ever be proposed.

@@ -125,6 +125,83 @@ def test_a_merge_whose_text_is_no_candidate_fails_alone_and_its_members_wait_aga
     assert records.ended("committed")
 
 
+def test_texts_that_are_none_fail_their_merge(recorded):
+    class Numbers(Merge):
+        def _write(self, ask, current, changes):
+            return dict.fromkeys(current, 5)
+
+    run, records = recorded(staleness=Numbers(), calls=200, raise_on_exception=False)
+    assert records.ended("failed")
+    assert all("no candidate with the components" in record.reason for record in records.ended("failed"))
+    assert all(isinstance(text, str) for _, candidate in run.adapter.batches for text in candidate.values())
+
+
+def test_where_the_model_cannot_merge_it_goes_on_with_the_best_that_waits(kit, recorded):
+    class Mute(kit.Reflection):
+        def merge(self, prompt, luck):
+            return "I would rather not."
+
+    for seed in range(3):
+        policy = Merge()
+        run, records = recorded(staleness=policy, seed=seed, reflection=Mute())
+        assert not policy.merges
+        assert len([record for record in records.all if "answered twice" in record.reason]) < 8
+        assert len(run.result.candidates) > 2
+
+
+def test_a_proposal_whose_merges_failed_is_validated_by_itself_where_its_parent_is_still_the_best(kit, recorded):
+    class Once(Merge):
+        """Cannot merge several."""
+
+        merges = True
+
+        def _write(self, ask, current, changes):
+            assert len(changes) == 1
+            return super()._write(ask, current, changes)
+
+    alone = 0
+    for seed in range(4):
+        _, records = recorded(staleness=Once(), seed=seed, candidate_selection_strategy="current_best")
+        assert not any("Duplicate" in record.reason for record in records.all if record.members)
+        alone += sum(any("back" in step for step in record.story) for record in records.ended("committed"))
+    assert alone
+
+
+def test_a_merge_may_come_to_the_text_of_one_of_its_members(kit, recorded):
+    class Choosing(Merge):
+        """Keeps one of the changes."""
+
+        def _write(self, ask, current, changes):
+            return dict(max(changes, key=lambda change: kit.value(change.after)).after)
+
+    kit.value = lambda candidate: sum(kit.score(each, candidate) for each in range(12))
+    chosen = 0
+    for seed in range(4):
+        run, records = recorded(staleness=Choosing(), seed=seed)
+        of = {record.number: record for record in records.all}
+        assert not any("Duplicate" in record.reason for record in records.all if len(record.members) > 1)
+        for merge in records.merges:
+            chosen += any(merge.evidence.artifact == of[number].evidence.artifact for number in merge.members)
+        contents = [tuple(candidate.items()) for candidate in run.result.candidates]
+        assert len(set(contents)) == len(contents)
+    assert chosen
+
+
+def test_long_changes_are_merged_in_smaller_prompts(kit, recorded):
+    class Verbose(kit.Reflection):
+        longest = 0
+
+        def answer(self, prompt):
+            if len(prompt) > 100_000:
+                type(self).longest = max(self.longest, len(prompt))
+            answer = super().answer(prompt)
+            return answer.replace("\n```", f"\n{self.calls}{'x' * 40_000}\n```") if "````" not in answer else answer
+
+    for seed in range(3):
+        recorded(seed=seed, reflection=Verbose())
+    assert Verbose.longest < 200_000
+
+
 class Patching(StalenessPolicy):
     """Makes something else of every stale proposal that has evidence, once."""
 
