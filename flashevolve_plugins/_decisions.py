@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._snapshot import Snapshot
 
 JUDGE = "judge"  # the stage of a decision's work
+MOST_WORK = 16  # for one verdict
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,15 @@ class Decisions:
 
     # -- stale items ------------------------------------------------------------------------------------------------
 
-    def judge(self, item: int, stage: Stage, answer: Any = None) -> ev.Event:
-        """Ask whether a stale item goes on with a stage."""
+    def judge(self, item: int, stage: Stage, answer: Any = None, asked: int = 0) -> ev.Event:
+        """Ask whether a stale item goes on with a stage; ``asked`` counts the work that this verdict has taken."""
         view = self._view(item, stage, answer)
         try:
             judgement = self._policies.judge_stale(view, self._pool)
             if isinstance(judgement, Work):
-                return self._start_job(judgement, lambda result: self._judge_again(item, stage, result))
+                if asked == MOST_WORK:
+                    raise _wrong_judgement(item, f"it asked for work {MOST_WORK} times and gave no verdict")
+                return self._start_job(judgement, lambda result: self._judge_again(item, stage, result, asked + 1))
             _require_patchable(view, judgement, begun=self._scheduler.items[item].reserved)
         except PluginError as error:
             return self._fail(item, error)
@@ -86,14 +89,14 @@ class Decisions:
             return ev.Patched(item, self._items.patch(item, judgement.artifact))
         return ev.Judged(item, judgement.verdict, judgement.reason)
 
-    def _judge_again(self, item: int, stage: Stage, answer: Any) -> Iterable[ev.Event]:
+    def _judge_again(self, item: int, stage: Stage, answer: Any, asked: int) -> Iterable[ev.Event]:
         kept = self._scheduler.items.get(item)
         if kept is None or kept.state is not State.JUDGING:
             return  # the run was cancelled meanwhile
         if answer is None:  # with which it would ask for the same work again, for ever
             yield self._fail(item, _wrong_judgement(item, "its work gave None: it must give something"))
         else:
-            yield self.judge(item, stage, answer)
+            yield self.judge(item, stage, answer, asked)
 
     def _fail(self, item: int, error: PluginError) -> ev.Event:
         self._items[item].error = error
@@ -129,7 +132,7 @@ class Decisions:
         left = self._scheduler.merge_queue.waiting
         waiting = [self._view(item, self._scheduler.items[item].stage) for item in items if item in left]
         batch = self._policies.merge_batch(waiting, self._pool, last=last) if waiting else Batch()
-        _require_possible(batch, [each.number for each in waiting])
+        _require_possible(batch, [each.number for each in waiting], self._pool.version)
         for number, reason in batch.discard.items():
             if number not in batch.members:
                 yield ev.Dropped(number, reason)
@@ -173,7 +176,7 @@ def _require_patchable(item: ItemView, judgement: Judgement, *, begun: bool) -> 
         raise _wrong_judgement(item.number, problem)
 
 
-def _require_possible(batch: Batch, waiting: Sequence[int]) -> None:
+def _require_possible(batch: Batch, waiting: Sequence[int], version: int) -> None:
     left = [number for number in (*batch.members, *batch.discard) if number not in waiting]
     if left:
         problem = f"item {left[0]} does not wait in the queue"
@@ -181,6 +184,8 @@ def _require_possible(batch: Batch, waiting: Sequence[int]) -> None:
         problem = "it names a member twice"
     elif len(batch.members) > 1 and batch.write is None:
         problem = "several members need a write function"
+    elif batch.onto is not None and batch.onto not in range(1, version + 1):
+        problem = f"onto is no version of the pool, which are 1 to {version}"
     else:
         return
     about = f"items {', '.join(str(number) for number in waiting)}"

@@ -245,7 +245,7 @@ class Driver(ABC):
         self._ended.clear()
         for item, opened in self._open.items():
             opened.shut()
-            if opened.answered is None:
+            if opened.answered is None and item in self.scheduler.items:  # else interrupted while it was begun
                 records.append(self._record_of(item, opened, Terminal.CANCELLED, reason))
         self._open.clear()
         for record in sorted(records, key=lambda each: each.number):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._model import Stage
 
 OUT_OF_BUDGET = "the budget cannot pay for what it still needs"
+MAX_MERGES = 16  # of one item; a policy that halves its merges needs fewer
 LEFT_OVER = "nothing took it from the merge queue"
 
 
@@ -248,6 +249,8 @@ class Scheduler:
                 self._doom(member, Terminal.MERGED, f"merged into item {item.number}")
             elif self._cancelled:
                 self._doom(member, Terminal.CANCELLED, self._stopping or "")
+            elif len(member.failed_with) + 1 >= MAX_MERGES:  # else a policy that never learns would ask for ever
+                self._doom(member, Terminal.DISCARDED, f"{MAX_MERGES} merges with it failed")
             else:
                 member.merged_into = None
                 member.failed_with += (len(item.members),)

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
+from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins._model import Terminal
 from flashevolve_plugins._policies import Batch, Plan
 from flashevolve_plugins.hooks.prompts import MalformedAnswerError, added_share, changed_characters, write_merge
@@ -146,10 +147,12 @@ class Merge(QueuePolicy):
 
     def _write(self, ask: Ask | None, current: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
         """Merge. Runs in a slot."""
-        if ask is None:
-            self._mute = True
         self._unwritten = True
-        merged = write_merge(ask, current, changes, max_characters=self.max_characters)
+        try:
+            merged = write_merge(ask, current, changes, max_characters=self.max_characters)
+        except UsageError:
+            self._mute = True
+            raise
         longest = max(merged, key=lambda name: len(merged[name]))
         if self.max_characters is not None and len(merged[longest]) > max(self.max_characters, len(current[longest])):
             raise MalformedAnswerError(

@@ -20,7 +20,7 @@ from virtual_items import (
 
 from flashevolve_plugins import PluginError
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._decisions import JUDGE, Reflector
+from flashevolve_plugins._decisions import JUDGE, MOST_WORK, Reflector
 from flashevolve_plugins._model import (
     Evidence,
     ItemView,
@@ -153,6 +153,20 @@ def test_work_that_gives_nothing_fails_its_item_instead_of_being_asked_for_again
     assert (failed.error.hook, failed.error.about) == ("flashevolve_judge_stale", "item 2")
     assert "its work gave None" in failed.reason
     assert len(policy.judged) == 1
+
+
+def test_a_policy_that_asks_for_work_for_ever_fails_its_item() -> None:
+    calls = []
+
+    class Never(Reading):
+        def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:  # type: ignore[override]
+            super().judge_stale(item, pool)
+            return Work(lambda _: calls.append(1) or "an answer")
+
+    _, records = _run_read(Never(_ask, lambda _: Judgement(Verdict.ACCEPT)))
+    assert len(calls) == MOST_WORK
+    assert (records[1].terminal, records[1].reason) == (Terminal.FAILED, str(records[1].error))
+    assert f"asked for work {MOST_WORK} times" in records[1].reason
 
 
 def test_work_runs_where_the_limits_do_not_name_its_stage() -> None:

@@ -35,7 +35,7 @@ from flashevolve_plugins._model import (
     Verdict,
 )
 from flashevolve_plugins._policies import Batch, Judgement, Plan
-from flashevolve_plugins._scheduler import LEFT_OVER
+from flashevolve_plugins._scheduler import LEFT_OVER, MAX_MERGES
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
@@ -144,6 +144,14 @@ def test_what_a_failed_merge_brings_back_is_told_of_it() -> None:
     assert {record.merged_into for record in records} == {None}
 
 
+def test_a_policy_that_never_learns_ends_all_the_same() -> None:
+    policy = Queueing(lambda waiting, _: Batch(tuple(each.number for each in waiting), write_nothing))
+    records = run_host(VirtualDriver(make_limits(12), policy), several(2, queued_item), merging(accept=False))
+    last = {record.number: (record.terminal, record.reason) for record in records if not record.members}
+    assert last == dict.fromkeys((1, 2), (Terminal.DISCARDED, f"{MAX_MERGES} merges with it failed"))
+    assert sum(2 in record.members for record in records) == MAX_MERGES
+
+
 def test_a_merge_over_which_its_host_raises_brings_its_members_back() -> None:
     policy = Queueing(lambda waiting, _: Batch(tuple(each.number for each in waiting), write_nothing))
     driver = VirtualDriver(make_limits(1), policy)
@@ -243,6 +251,8 @@ def test_an_item_that_is_patched_after_its_release_may_wait_again() -> None:
         (Batch(discard={7: "who?"}), "item 7 does not wait in the queue"),
         (Batch((1, 1), write_nothing), "names a member twice"),
         (Batch((1, 2)), "several members need a write function"),
+        (Batch((1, 2), write_nothing, onto=0), "onto is no version of the pool"),
+        (Batch((1, 2), write_nothing, onto=2), "onto is no version of the pool"),
     ],
 )
 def test_an_answer_that_cannot_be_stops_the_run_and_names_the_hook(batch: Batch, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flashevolve_plugins import _events as ev
 from flashevolve_plugins._item import Kind
 from flashevolve_plugins._model import Limits, Stage, Terminal
-from flashevolve_plugins._scheduler import OUT_OF_BUDGET, Scheduler
+from flashevolve_plugins._scheduler import MAX_MERGES, OUT_OF_BUDGET, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -220,6 +220,8 @@ class Account:
                 member.doom(Terminal.MERGED, f"merged into item {number}")
             elif self.cancelled:
                 member.doom(Terminal.CANCELLED, self.reason)
+            elif len(member.failed_with) + 1 >= MAX_MERGES:
+                member.doom(Terminal.DISCARDED, f"{MAX_MERGES} merges with it failed")
             else:
                 member.failed_with += (len(life.members),)
                 self.hold(member)
