@@ -27,7 +27,8 @@ def describe(snapshot: Snapshot, *, left: bool = True) -> str:
     parts.append(f"{snapshot.busy.get(snapshot.entry, 0)}/{snapshot.slots.get(snapshot.entry, 0)} slots busy")
     discarded = snapshot.ended.get("discarded", 0)
     stale = f" (+{discarded} discarded)" if discarded else ""
-    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{stale}")
+    waiting = f", {snapshot.queued} waiting" if snapshot.queued else ""
+    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{stale}{waiting}")
     if left and snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
         seconds = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
         parts.append(f"{_duration(seconds)} left")

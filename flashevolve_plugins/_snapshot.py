@@ -27,6 +27,7 @@ class Snapshot:
         waiting: stage name to its waiting samples.
         running: stage name to its running samples.
         items: items in flight.
+        queued: items that wait in the merge queue.
         ended: terminal's value to the number of items that ended so.
         samples: stage name to its finished samples.
         sample_seconds: stage name to the slot seconds they took.
@@ -50,6 +51,7 @@ class Snapshot:
     waiting: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
     items: int = 0
+    queued: int = 0
     ended: Mapping[str, int] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
     sample_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -159,6 +161,7 @@ class Meter:
             waiting=dict(scheduler.stage_waiting),
             running=dict(scheduler.stage_busy),
             items=len(scheduler.items),
+            queued=len(scheduler.merge_queue.waiting),
             ended=dict(self._ended),
             samples=dict(self._samples),
             sample_seconds=dict(self._sample_seconds),

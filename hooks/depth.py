@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
-from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins._errors import UnknownNameError, UsageError
 from flashevolve_plugins._model import Terminal
 from flashevolve_plugins._policies import Batch, Plan
 from flashevolve_plugins.hooks.prompts import MalformedAnswerError, added_share, changed_characters, write_merge
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flashevolve_plugins._policies import Ask, Judgement
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
+
+Onto = Literal["best", "frontier"]
 
 MAX_ITEMS = 16
 MAX_BATCH = 8
@@ -99,12 +101,25 @@ class Merge(QueuePolicy):
         max_batch: proposals merged at once at most.
         max_items: proposals in flight at most, those that wait included.
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
+        onto: what changes are merged onto: ``"best"``, the artifact with the best mean score, or ``"frontier"``, the
+            one that is best on most validation examples.
+
+    Raises:
+        UsageError: an option that cannot work.
+        UnknownNameError: another ``onto``.
     """
 
     def __init__(
-        self, max_batch: int = MAX_BATCH, max_items: int = MAX_ITEMS, max_characters: int | None = None
+        self,
+        max_batch: int = MAX_BATCH,
+        max_items: int = MAX_ITEMS,
+        max_characters: int | None = None,
+        onto: Onto = "best",
     ) -> None:
         super().__init__(max_items)
+        if onto not in get_args(Onto):
+            raise UnknownNameError("Merge(onto=...)", onto, get_args(Onto))
+        self.onto = onto
         self.max_batch = require_count("Merge", "max_batch", max_batch, 1)
         self.max_characters = (
             None if max_characters is None else require_count("Merge", "max_characters", max_characters, 1)
@@ -127,20 +142,20 @@ class Merge(QueuePolicy):
         """The largest gains, as many as merges of that size pass."""
         if not self.merges:
             return self._alone.take(waiting, pool, last=last)
-        best, entries = best_entry(pool), pool.entries
+        base, entries = best_entry(pool) if self.onto == "best" else frontier_entry(pool), pool.entries
         changes = {each.number: (_evidence(each), entries[_evidence(each).parent - 1]) for each in waiting}
         lost = {each.number: self._why_lost(each.number) for each in waiting if 1 in each.failed_with}
         for number, (evidence, parent) in changes.items():
-            if parent is not best and added_share(parent.artifact, evidence.artifact, best.artifact) == 1:
-                lost.setdefault(number, "the current best holds its change already")
+            if parent is not base and added_share(parent.artifact, evidence.artifact, base.artifact) == 1:
+                lost.setdefault(number, "what it would be merged onto holds its change already")
         rest = [each for each in waiting if each.number not in lost]
         failed = [each for each in rest if each.failed_with]
         limit = min(self._limit, *(each.failed_with[-1] // 2 for each in failed)) if failed else self._limit
         chosen = _fitting(sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)], changes)
         members = tuple(each.number for each in chosen)
         self._taken.update((number, changes[number]) for number in members)
-        is_plain = len(chosen) == 1 and changes[members[0]][1] is best
-        return Batch(members, write=None if is_plain else self._write, discard=lost)
+        is_plain = len(chosen) == 1 and changes[members[0]][1] is base
+        return Batch(members, write=None if is_plain else self._write, onto=base.version, discard=lost)
 
     def _why_lost(self, number: int) -> str:
         return UNPAID if number in self._unpaid else "its change does not help the current best"
@@ -187,6 +202,18 @@ class Merge(QueuePolicy):
 def best_entry(pool: Pool) -> PoolEntry:
     """The artifact with the highest validation score, the first of several."""
     return max(pool.entries, key=lambda entry: entry.score)
+
+
+def frontier_entry(pool: Pool) -> PoolEntry:
+    """The artifact that has the best score on most validation examples; of several the one with the best mean."""
+    tops: dict[object, float] = {}
+    for entry in pool.entries:
+        for example, score in entry.scores.items():
+            tops[example] = max(score, tops.get(example, score))
+    return max(
+        pool.entries,
+        key=lambda entry: (sum(score == tops[each] for each, score in entry.scores.items()), entry.score),
+    )
 
 
 def _fitting(items: Sequence[ItemView], changes: Mapping[int, tuple[Evidence, PoolEntry]]) -> list[ItemView]:

@@ -95,17 +95,25 @@ def test_a_count_that_cannot_work_is_refused_with_policy_option_and_what_is_allo
         assert str(caught.value).startswith(words)
 
 
+WORDS = {
+    (Reflective, "fallback"): "'accept', 'discard'",
+    (Merge, "onto"): "'best', 'frontier'",
+}
+
+
 @pytest.mark.parametrize("bad", ["patch", None, True, ["accept"]])
-def test_another_fallback_is_refused_with_those_that_are_allowed(bad):
-    with pytest.raises(UsageError, match=r"Reflective\(fallback=.*: known are 'accept', 'discard'") as caught:
-        Reflective(fallback=bad)
+@pytest.mark.parametrize(("policy", "option"), WORDS)
+def test_another_word_is_refused_with_those_that_are_allowed(policy, option, bad):
+    known = rf"{policy.__name__}\({option}=.*: known are {WORDS[policy, option]}"
+    with pytest.raises(UsageError, match=known) as caught:
+        policy(**{option: bad})
     assert repr(bad) in str(caught.value)
 
 
 def test_every_option_of_every_built_in_policy_is_checked_above():
     kinds = (Full, Guarded, Reflective, BestFirst, Merge)
     options = {(kind, option) for kind in kinds for option in inspect.signature(kind).parameters}
-    assert options == {*COUNTS, (Reflective, "fallback")}
+    assert options == {*COUNTS, *WORDS}
 
 
 @pytest.mark.parametrize("name", ["full", "best-first", "merge"])

@@ -1,0 +1,170 @@
+"""What the two policies take from the queue, and what the merge queue learns."""
+
+import pytest
+
+from flashevolve_plugins.hooks import (
+    BestFirst,
+    Evidence,
+    ItemRecord,
+    ItemView,
+    Merge,
+    Pool,
+    PoolEntry,
+    Terminal,
+)
+from flashevolve_plugins.hooks.depth import FIRST_BATCH, LEAST_SURVIVAL, MAX_BATCH, SEEN
+from flashevolve_plugins.hooks.prompts import MalformedAnswerError
+
+SEED = {"a": "one"}
+
+
+@pytest.fixture
+def pool():
+    """The seed, and a better candidate made from it."""
+    made = Pool()
+    made.append([PoolEntry(1, SEED, 0.25, scores={1: 0.25}), PoolEntry(2, {"a": "one\ntwo"}, 0.5, (1,), 1, {1: 0.5})])
+    return made
+
+
+def waiting(number, gain=1.0, parent=2, text=None, failed_with=()):
+    text = f"one\ntwo\nline {number}" if text is None else text
+    evidence = Evidence({"a": text}, parent, (0.0,), (gain,))
+    return ItemView(number, parent, 0, "queue", evidence=evidence, failed_with=failed_with)
+
+
+def merged(members, terminal=Terminal.COMMITTED, text=None):
+    """The record of a merge."""
+    evidence = None if text is None else Evidence({"a": text}, 2, (0.0,), (1.0,))
+    return ItemRecord(99, terminal, "", 2, 0, 0, (), evidence=evidence, members=tuple(members))
+
+
+def all_lines(items):
+    return "\n".join(["one", "two", *(f"line {each.number}" for each in items)])
+
+
+def test_best_first_takes_the_largest_gain_of_what_was_made_from_the_best(pool):
+    items = [waiting(3, 1.0), waiting(4, 3.0, parent=1), waiting(5, 2.0)]
+    batch = BestFirst().take(items, pool, last=False)
+    assert (batch.members, batch.write) == ((5,), None)
+    assert batch.discard == {4: "made from what is no longer the best"}
+
+
+def test_best_first_waits_where_only_old_work_waits(pool):
+    assert BestFirst().take([waiting(4, parent=1)], pool, last=True).members == ()
+
+
+def test_one_that_was_made_from_the_best_needs_no_merge(pool):
+    batch = Merge().take([waiting(3)], pool, last=False)
+    assert (batch.members, batch.write) == ((3,), None)
+    assert Merge().take([waiting(3, parent=1)], pool, last=False).write is not None
+
+
+def test_a_merge_takes_the_largest_gains_first(pool):
+    items = [waiting(number, gain=number % 7) for number in range(3, 20)]
+    batch = Merge().take(items, pool, last=False)
+    assert batch.members == (6, 13, 5, 12)
+    assert len(batch.members) == FIRST_BATCH
+
+
+def test_what_the_best_holds_already_is_discarded(pool):
+    batch = Merge().take([waiting(3, parent=1, text="one\ntwo"), waiting(4)], pool, last=False)
+    assert batch.discard == {3: "what it would be merged onto holds its change already"}
+    assert batch.members == (4,)
+
+
+def test_merges_that_pass_grow_and_one_that_fails_halves_the_next(pool):
+    policy, sizes = Merge(), []
+    items = [waiting(number) for number in range(3, 40)]
+    for terminal in (Terminal.COMMITTED, Terminal.COMMITTED, Terminal.REJECTED, Terminal.REJECTED, Terminal.REJECTED):
+        taken = policy.take(items, pool, last=False).members
+        sizes.append(len(taken))
+        policy.flashevolve_item_ended(merged(taken, terminal, all_lines(items)))
+    assert sizes == [FIRST_BATCH, MAX_BATCH, MAX_BATCH, MAX_BATCH // 2, MAX_BATCH // 4]
+
+
+def test_members_of_a_failed_merge_come_back_in_halves_and_alone_at_last(pool):
+    items = [waiting(number, number, failed_with=(4,)) for number in (3, 4, 5, 6)] + [waiting(7, 9.0)]
+    assert Merge().take(items, pool, last=False).members == (6, 5)
+    items = [waiting(3, failed_with=(4, 2)), waiting(4, 2.0, failed_with=(4, 2))]
+    assert Merge().take(items, pool, last=False).members == (4,)
+    batch = Merge().take([waiting(3, failed_with=(4, 2, 1))], pool, last=False)
+    assert batch.discard == {3: "its change does not help the current best"}
+
+
+def test_a_member_whose_merge_could_not_be_paid_says_so(pool):
+    policy = Merge()
+    taken = policy.take([waiting(3, parent=1)], pool, last=False).members
+    policy.flashevolve_item_ended(merged(taken, Terminal.DISCARDED))
+    batch = policy.take([waiting(3, parent=1, failed_with=(1,))], pool, last=False)
+    assert batch.discard == {3: "the budget cannot pay for its merge"}
+
+
+@pytest.mark.parametrize(("kept", "merges"), [(1.0, True), (0.5, True), (0.25, False), (0.0, False)])
+def test_where_too_little_survives_it_goes_on_as_best_first(pool, kept, merges):
+    policy = Merge(max_batch=4)
+    for _ in range(SEEN // 2):
+        assert policy.merges
+        items = [waiting(number) for number in range(3, 7)]
+        taken = policy.take(items, pool, last=False).members
+        policy.flashevolve_item_ended(merged(taken, text=all_lines(items[: round(4 * kept)])))
+    assert policy.merges is merges is (kept >= LEAST_SURVIVAL)
+    batch = policy.take([waiting(3), waiting(4, 2.0), waiting(5, 3.0, parent=1)], pool, last=False)
+    assert (len(batch.members) == 3) is merges
+    assert (batch.write is None) is not merges
+
+
+def test_a_model_whose_answers_cannot_be_read_is_not_asked_for_ever(pool):
+    policy = Merge()
+    for _ in range(SEEN // 2):
+        batch = policy.take([waiting(3, parent=1), waiting(4, parent=1)], pool, last=False)
+        with pytest.raises(MalformedAnswerError):
+            batch.write(lambda _: "no", {"a": "one\ntwo"}, changes(3, 4))
+        policy.flashevolve_item_ended(merged(batch.members, Terminal.SKIPPED))
+    assert not policy.merges
+
+
+def changes(*numbers):
+    from flashevolve_plugins.hooks import Change
+
+    return [Change(SEED, {"a": f"one\nline {number}"}) for number in numbers]
+
+
+def test_a_merge_whose_text_holds_nothing_new_says_nothing_of_the_next(pool):
+    policy = Merge()
+    for _ in range(SEEN):
+        batch = policy.take([waiting(3, parent=1), waiting(4, parent=1)], pool, last=False)
+        text = batch.write(lambda _: "````\none\ntwo\n````", {"a": "one\ntwo"}, changes(3, 4))
+        assert text == {"a": "one\ntwo"}
+        policy.flashevolve_item_ended(merged(batch.members, Terminal.SKIPPED))
+    assert policy.merges
+
+
+def test_a_text_longer_than_allowed_is_no_merge(pool):
+    batch = Merge(max_characters=20).take([waiting(3, parent=1), waiting(4, parent=1)], pool, last=False)
+    said = "````\none\ntwo\nline 3\nline 4\n````"
+    with pytest.raises(MalformedAnswerError, match="max_characters=20"):
+        batch.write(lambda _: said, {"a": "one\ntwo"}, changes(3, 4))
+
+
+def test_without_a_model_only_what_needs_one_stops_the_merging(pool):
+    policy = Merge()
+    batch = policy.take([waiting(3), waiting(4)], pool, last=False)
+    one = changes(3)
+    assert batch.write(None, SEED, one) == one[0].after
+    assert policy.merges
+    with pytest.raises(Exception, match="reflection model"):
+        batch.write(None, {"a": "other"}, one)
+    assert not policy.merges
+
+
+def test_it_merges_onto_the_best_mean_or_onto_the_best_of_most_examples():
+    pool = Pool()
+    pool.append(
+        [
+            PoolEntry(1, SEED, 0.6, scores={1: 0.6, 2: 0.6, 3: 0.6}),
+            PoolEntry(2, {"a": "one\ntwo"}, 0.55, (1,), 1, {1: 0.8, 2: 0.8, 3: 0.05}),
+        ]
+    )
+    items = [waiting(3), waiting(4)]
+    assert Merge().take(items, pool, last=False).onto == 1
+    assert Merge(onto="frontier").take(items, pool, last=False).onto == 2
