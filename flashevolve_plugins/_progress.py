@@ -25,10 +25,11 @@ def describe(snapshot: Snapshot, *, left: bool = True) -> str:
     if snapshot.best_score is not None and snapshot.seed_score is not None:
         parts.append(f"best {snapshot.best_score:.3f} ({snapshot.best_score - snapshot.seed_score:+.3f})")
     parts.append(f"{snapshot.busy.get(snapshot.entry, 0)}/{snapshot.slots.get(snapshot.entry, 0)} slots busy")
-    discarded = snapshot.ended.get("discarded", 0)
-    stale = f" (+{discarded} discarded)" if discarded else ""
-    waiting = f", {snapshot.queued} waiting" if snapshot.queued else ""
-    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{stale}{waiting}")
+    merged, discarded = (snapshot.ended.get(terminal, 0) for terminal in ("merged", "discarded"))
+    told = [f"{merged} merged"] * bool(merged) + [f"+{discarded} discarded"] * bool(discarded)
+    told += [f"{snapshot.queued} waiting"] * bool(snapshot.queued)
+    more = f" ({', '.join(told)})" if told else ""
+    parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{more}")
     if left and snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
         seconds = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
         parts.append(f"{_duration(seconds)} left")

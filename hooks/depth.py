@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Literal, get_args
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from flashevolve_plugins._policies import Ask, Judgement
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
+
+logger = logging.getLogger("flashevolve_plugins")
 
 Onto = Literal["best", "frontier"]
 
@@ -130,7 +133,7 @@ class Merge(QueuePolicy):
         self._survival: deque[float] = deque(maxlen=SEEN)
         self._mute = False  # the host has no reflection model
         self._unwritten = False  # the last merge has no text: the model failed, or its answer could not be read
-        self._unpaid: set[int] = set()
+        self._why: dict[int, str] = {}  # what was never tried, and why
 
     @property
     def merges(self) -> bool:
@@ -158,7 +161,7 @@ class Merge(QueuePolicy):
         return Batch(members, write=None if is_plain else self._write, onto=base.version, discard=lost)
 
     def _why_lost(self, number: int) -> str:
-        return UNPAID if number in self._unpaid else "its change does not help the current best"
+        return self._why.get(number, "its change does not help the current best")
 
     def _write(self, ask: Ask | None, current: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
         """Merge. Runs in a slot."""
@@ -187,16 +190,21 @@ class Merge(QueuePolicy):
         elif record.terminal is Terminal.REJECTED:
             self._limit = max(1, self._limit // 2)
         elif record.terminal is Terminal.DISCARDED:
-            self._unpaid.update(record.members)
+            self._why.update(dict.fromkeys(record.members, UNPAID))
         elif self._unwritten:  # while a merge whose text holds nothing new says nothing of the next one
             self._limit = max(1, self._limit // 2)
             self._survival.append(0.0)
+            self._why.update(dict.fromkeys(record.members, f"item {record.number}, its merge, could not be written"))
+            if not self.merges:
+                logger.warning("No more merges, the best of what waits goes on instead: %s.", record.reason)
         self._unwritten = False
         taken = [self._taken[number] for number in record.members if number in self._taken]
         if record.evidence is not None and taken:
             merged = record.evidence.artifact
             shares = [added_share(parent.artifact, evidence.artifact, merged) for evidence, parent in taken]
             self._survival.append(sum(shares) / len(shares))
+            if not self.merges:
+                logger.warning("No more merges, the best of what waits goes on instead: too little is left of changes.")
 
 
 def best_entry(pool: Pool) -> PoolEntry:

@@ -67,7 +67,7 @@ class _Mutation:
         texts = yield from self._propose(datasets)
         children = self._children(texts)
         if not children:
-            return Outcome(Terminal.SKIPPED, "the reflection proposed nothing")
+            return Outcome(Terminal.SKIPPED, _why_nothing(texts))
         gated = yield from self._gate(children)
         gate = Gate(self._session, self._number, self._recording, self._scope)
         return (yield from to_validation(gate, gated, holds=True))
@@ -206,6 +206,14 @@ class _Child:
     dataset: Any
     candidate: dict[str, str]
     metadata: dict[str, Any]
+
+
+def _why_nothing(proposed: list[tuple[Any, Any, Any, Any]]) -> str:
+    """Why no proposal came of reflections."""
+    errors = [texts for *_, texts in proposed if isinstance(texts, Exception)]
+    if not errors:
+        return "the reflection proposed nothing"
+    return f"the reflection failed: {type(errors[0]).__name__}: {' '.join(str(errors[0]).split())}"
 
 
 def _reflective_dataset(adapter: Any, candidate: dict[str, str], evaluation: Any, components: list[str]) -> Any:

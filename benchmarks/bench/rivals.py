@@ -25,7 +25,10 @@ POLICIES: dict[str, dict[str, Any]] = {
 REQUIREMENTS = {TURBO: ("turbo-gepa==0.1.6",)}
 
 #: Examples of every kind, for error messages and help.
-KNOWN = (SEQUENTIAL, "independent-16", "independent-16/best", "pxn-4x4", "gepa:independent-16", TURBO, *POLICIES)
+KNOWN = (
+    SEQUENTIAL, "independent-16", "independent-16/best", "pxn-4x4", "gepa:pxn-2x4/best", TURBO,
+    *POLICIES, "reflective", "best-first", "merge",
+)  # fmt: skip
 
 _STRATEGY = re.compile(r"independent-(?P<n>\d+)|pxn-(?P<p>\d+)x(?P<m>\d+)")
 _POLICY = re.compile(r"(?P<name>[\w-]+?)(?::(?P<bound>\d+))?(?:/(?P<items>\d+))?")

@@ -41,7 +41,7 @@ def at(seconds, spent=250, budget=1000):
 
 def test_the_line_tells_calls_score_slots_acceptance_and_time_left():
     line = (
-        "flash: 250/1000 calls | best 0.625 (+0.125) | 7/8 slots busy | 3 accepted of 13 (+4 discarded)"
+        "flash: 250/1000 calls | best 0.625 (+0.125) | 7/8 slots busy | 3 accepted of 13 (1 merged, +4 discarded)"
         " | 5 min 00 s left"
     )
     assert describe(HALFWAY) == line

@@ -64,7 +64,7 @@ def test_three_predictors_are_asked_and_told_apart(endpoint):
 
 @pytest.mark.parametrize("rival", ["gepa:pxn-2x2", "full"])
 def test_hosts_come_back_when_a_server_has_refused_them(rival):
-    latency = LatencyModel(base_token_time=3e-5)
+    latency = LatencyModel(base_token_time=1e-4)  # long enough for four to be there at once on a slow machine
     settings = ServerSettings(PRESETS["additive"].landscape(0), latency, max_requests=3, retry_after=0.05)
     with SimulatedServer(settings) as server:
         run = run_served(RunKey("server", SMALL, rival, 0), Endpoint(server.base_url))
