@@ -46,7 +46,7 @@ _STRATEGIES = ("independent-4", "independent-8", "independent-16", "pxn-2x2", "p
 _BOTH = tuple(f"{name}{selection}" for name in _STRATEGIES for selection in ("", "/best"))
 _POLICIES = ("full", "full/8", "guarded:0", "guarded:4")
 _LADDER = ("full", "guarded:0", "reflective", "best-first", "merge")
-_USUAL = ("sequential", "independent-16", "independent-16/best", "gepa:independent-16", "full", "guarded")
+_USUAL = ("sequential", "independent-16", "independent-16/best", "gepa:independent-16", "full", "guarded", "merge")
 
 TABLES = {
     each.name: each
@@ -88,7 +88,7 @@ TABLES = {
             "Reflections that overwrite, and a program with three predictors, in virtual time",
             "virtual",
             (Cell(landscape="overwriting"), Cell(landscape="components")),
-            ("sequential", "independent-16", "independent-16/best", "full", "guarded:0"),
+            ("sequential", "independent-16", "independent-16/best", "full", "guarded:0", "merge"),
             16,
         ),
         Table(
@@ -96,7 +96,7 @@ TABLES = {
             'Valsets and budgets, from auto="light" (780 calls at a valset of 100) to 10,000 calls, in virtual time',
             "virtual",
             tuple(Cell(val=val, calls=calls) for val in (50, 100, 300) for calls in (780, 3000, 10000)),
-            ("sequential", "independent-16/best", "full", "full/8", "guarded:0"),
+            ("sequential", "independent-16/best", "full", "full/8", "guarded:0", "merge"),
             16,
         ),
         Table(
@@ -121,7 +121,7 @@ TABLES = {
             " hardly more than the seed; in virtual time",
             "virtual",
             (Cell(slots=1, val=50, calls=1500), Cell(profile="laptop", slots=32, val=50, calls=1500), Cell(calls=320)),
-            ("sequential", "full", "guarded:0"),
+            ("sequential", "full", "guarded:0", "merge"),
             16,
         ),
         Table(
