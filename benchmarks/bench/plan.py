@@ -161,7 +161,7 @@ QUICK = (
         "In virtual time",
         "virtual",
         (Cell(calls=1500), Cell(landscape="conflicts", calls=1500)),
-        ("sequential", "independent-16/best", "full", "guarded:0"),
+        ("sequential", "independent-16/best", "full", "merge"),
         3,
     ),
     Table(
