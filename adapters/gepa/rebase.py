@@ -75,6 +75,7 @@ class _Rebase:
             Change(dict(each.task.parent_candidate), dict(each.proposal.candidate), each.evidence.feedback)
             for each in members
         ]
+        self._recording.tasks = [ProposalTask(base, current, [], [])]  # what is told of it if it gets no further
         reflector, write = session.driver.reflector, batch.write
         assert write is not None  # noqa: S101 - the driver asks for a merge only then
         most = session.rollout_cost(2 * sum(len(each.task.minibatch) for each in members))

@@ -16,7 +16,7 @@ else:
 EXECUTORS = {
     "lockstep": lambda: Flash(lockstep=True, progress=False),
     "local": lambda: Flash(progress=False, reflection_concurrency=4),
-    "virtual": lambda: Flash(progress=False, reflection_concurrency=8, clock="virtual"),
+    "virtual": lambda: Flash(progress=False, reflection_concurrency=8, clock="virtual", staleness="guarded"),
 }
 
 
