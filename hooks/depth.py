@@ -83,7 +83,7 @@ class BestFirst(QueuePolicy):
 
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gain; what was made from another artifact than the best has aged."""
-        best = best_entry(pool)
+        best = best_entry(pool.entries)
         old = [each.number for each in waiting if _evidence(each).parent != best.version]
         aged = dict.fromkeys(old, "made from what is no longer the best")
         fresh = [each for each in waiting if each.number not in aged]
@@ -145,7 +145,8 @@ class Merge(QueuePolicy):
         """The largest gains, as many as merges of that size pass."""
         if not self.merges:
             return self._alone.take(waiting, pool, last=last)
-        base, entries = best_entry(pool) if self.onto == "best" else frontier_entry(pool), pool.entries
+        entries = pool.entries
+        base = best_entry(entries) if self.onto == "best" else frontier_entry(entries)
         changes = {each.number: (_evidence(each), entries[_evidence(each).parent - 1]) for each in waiting}
         lost = {each.number: self._why_lost(each.number) for each in waiting if 1 in each.failed_with}
         for number, (evidence, parent) in changes.items():
@@ -171,11 +172,11 @@ class Merge(QueuePolicy):
         except UsageError:
             self._mute = True
             raise
-        longest = max(merged, key=lambda name: len(merged[name]))
-        if self.max_characters is not None and len(merged[longest]) > max(self.max_characters, len(current[longest])):
-            raise MalformedAnswerError(
-                f"the text of {longest} would be longer than max_characters={self.max_characters}"
-            )
+        for name, text in merged.items():
+            if self.max_characters is not None and len(text) > max(self.max_characters, len(current[name])):
+                raise MalformedAnswerError(
+                    f"the text of {name} would be longer than max_characters={self.max_characters}"
+                )
         self._unwritten = False
         return merged
 
@@ -195,31 +196,33 @@ class Merge(QueuePolicy):
             self._limit = max(1, self._limit // 2)
             self._survival.append(0.0)
             self._why.update(dict.fromkeys(record.members, f"item {record.number}, its merge, could not be written"))
-            if not self.merges:
-                logger.warning("No more merges, the best of what waits goes on instead: %s.", record.reason)
+            self._tell_if_over(record.reason)
         self._unwritten = False
         taken = [self._taken[number] for number in record.members if number in self._taken]
         if record.evidence is not None and taken:
             merged = record.evidence.artifact
             shares = [added_share(parent.artifact, evidence.artifact, merged) for evidence, parent in taken]
             self._survival.append(sum(shares) / len(shares))
-            if not self.merges:
-                logger.warning("No more merges, the best of what waits goes on instead: too little is left of changes.")
+            self._tell_if_over("too little is left of changes")
+
+    def _tell_if_over(self, why: str) -> None:
+        if not self.merges:
+            logger.warning("No more merges, the best of what waits goes on instead: %s.", why)
 
 
-def best_entry(pool: Pool) -> PoolEntry:
+def best_entry(entries: Sequence[PoolEntry]) -> PoolEntry:
     """The artifact with the highest validation score, the first of several."""
-    return max(pool.entries, key=lambda entry: entry.score)
+    return max(entries, key=lambda entry: entry.score)
 
 
-def frontier_entry(pool: Pool) -> PoolEntry:
+def frontier_entry(entries: Sequence[PoolEntry]) -> PoolEntry:
     """The artifact that has the best score on most validation examples; of several the one with the best mean."""
     tops: dict[object, float] = {}
-    for entry in pool.entries:
+    for entry in entries:
         for example, score in entry.scores.items():
             tops[example] = max(score, tops.get(example, score))
     return max(
-        pool.entries,
+        entries,
         key=lambda entry: (sum(score == tops[each] for each, score in entry.scores.items()), entry.score),
     )
 

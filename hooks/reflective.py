@@ -75,7 +75,7 @@ class Reflective(StalenessPolicy):
             return self.discard(f"read and discarded: {answer.reason}")
         if answer.verdict is Verdict.ACCEPT:
             return self.accept(f"read and accepted: {answer.reason}")
-        if answer.artifact == best_entry(pool).artifact:
+        if answer.artifact == best_entry(pool.entries).artifact:
             return self.discard(f"read, and nothing of it is left to change: {answer.reason}")
         return self.patch(answer.artifact, f"read and patched: {answer.reason}")
 
@@ -93,7 +93,7 @@ class Reflective(StalenessPolicy):
             ask,
             parent=entries[evidence.parent - 1].artifact,
             proposal=evidence.artifact,
-            current=max(entries, key=lambda entry: entry.score).artifact,
+            current=best_entry(entries).artifact,
             feedback=evidence.feedback,
             history=[_history(entry, entries) for entry in entries[item.version :]],
             max_characters=self.max_characters,

@@ -146,6 +146,15 @@ def test_a_text_longer_than_allowed_is_no_merge(pool):
         batch.write(lambda _: said, {"a": "one\ntwo"}, changes(3, 4))
 
 
+def test_no_component_hides_behind_a_longer_one_that_stays_as_it_is(pool):
+    policy, long = Merge(max_characters=20), "x" * 100
+    batch = policy.take([waiting(3, parent=1), waiting(4, parent=1)], pool, last=False)
+    both = [type(each)({"a": "one", "b": long}, {**each.after, "b": long}) for each in changes(3, 4)]
+    said = "````\none\ntwo\nline 3\nline 4\n````"
+    with pytest.raises(MalformedAnswerError, match="text of a would be longer than max_characters=20"):
+        batch.write(lambda _: said, {"a": "one\ntwo", "b": long}, both)
+
+
 def test_without_a_model_only_what_needs_one_stops_the_merging(pool):
     policy = Merge()
     batch = policy.take([waiting(3), waiting(4)], pool, last=False)
