@@ -94,8 +94,8 @@ class Item:
         self.version = version
         self.judged_version = version
         self.staleness = 0
-        self.state = State.HELD if stage.holds else State.WAITING
-        self.story: list[str] = [f"offered@{version}" if kind is Kind.PROPOSAL else f"{kind.value}@{version}"]
+        self.state = _first_state(stage)
+        self.story: list[str] = [f"{kind.value}@{version}"]
         self.spent = 0
         self.stage_number = 0
         self.stage = stage
@@ -130,7 +130,7 @@ class Item:
     def deciding_to_waiting(self, stage: Stage) -> None:
         """Go on with the next stage."""
         self.require(State.DECIDING)
-        self.move(State.HELD if stage.holds else State.WAITING)
+        self.move(_first_state(stage))
         self._begin(stage)
 
     def anchor(self) -> None:
@@ -145,7 +145,7 @@ class Item:
         self.patches += 1
         self.anchor()
         self.story.append(f"patched@{self.version}")
-        self.move(State.HELD if stage.holds else State.WAITING)
+        self.move(_first_state(stage))
         self._begin(stage)
 
     def start(self, resource: str) -> int:
@@ -176,10 +176,14 @@ class Item:
     @property
     def own_need(self) -> int:
         """The same without what the items in the merge queue pay for together."""
-        stage = self.stage
-        return stage.then - stage.shared + (0 if self.reserved else self.cost)
+        return self.need - self.stage.shared
 
     @property
     def complete(self) -> bool:
         """Whether no sample of the stage waits or runs."""
         return not self.waiting and not self.running
+
+
+def _first_state(stage: Stage) -> State:
+    """Where an item stands as a stage of it begins."""
+    return State.HELD if stage.holds else State.WAITING

@@ -281,7 +281,7 @@ class Scheduler:
             return
         self._cancelled = True
         for item in tuple(self.items.values()):
-            taken = item.state is State.HELD and item.number not in self.merge_queue.waiting  # it ends with its merge
+            taken = item.merged_into is not None  # it ends with its merge
             if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD} and not taken:
                 self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
                 self._doom(item, Terminal.CANCELLED, event.reason)
@@ -433,9 +433,8 @@ class Scheduler:
         if self.ledger.could_ever_afford(item.need):
             self._parking.add(item)
         else:
-            if (
-                item.stage_number == 1 and item.kind is Kind.PROPOSAL
-            ):  # a new item costs more than was said: the next one would end here as well
+            # A new proposal costs more than was said: the next one would end here as well.
+            if item.stage_number == 1 and item.kind is Kind.PROPOSAL:
                 self.offer_cost = max(self.offer_cost, item.need)
             self._doom(item, Terminal.DISCARDED, OUT_OF_BUDGET)
         return False

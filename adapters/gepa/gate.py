@@ -130,15 +130,12 @@ class Gate:
             self._record_selection(proposals, [])
             return Outcome(Terminal.REJECTED, REPEATED, evidence=gated[0].evidence)
         self.alone = alone = next(each for each in gated if each.proposal is fresh[0]) if len(fresh) == 1 else None
-        contents = {_content(proposal) for proposal in fresh}
         if alone is None:
             stage, finish, kept = validation_stage(session, [each.candidate for each in fresh], self.scope)
-            contents = {_content(proposal) for proposal in fresh[:kept]}
-            self._record_selection(proposals, fresh[:kept])
-            session.take(contents)
-        else:
-            self._record_selection(proposals, fresh)
-            session.take(contents)
+            fresh = fresh[:kept]
+        contents = {_content(proposal) for proposal in fresh}
+        self._record_selection(proposals, fresh)
+        session.take(contents)
         try:
             if alone is not None:
                 if holds and session.holds:

@@ -55,10 +55,7 @@ def to_validation(gate: Gate, gated: list[Gated], *, holds: bool) -> Body:
             alone = gate.alone
             assert alone is not None  # noqa: S101 - only then a policy was shown evidence
             gate.recording.restart()  # what it holds of the proposal as it was is forgotten
-            checked = yield from _Rebase(gate).again(gate.session.best(), patch.artifact, [alone])
-        if checked is None:
-            return Outcome(Terminal.SKIPPED, PERFECT)
-        gated = [checked]
+            gated = [(yield from _Rebase(gate).again(gate.session.best(), patch.artifact, [alone]))]
 
 
 class _Rebase:
@@ -88,16 +85,17 @@ class _Rebase:
         session.note_reflection(written)
         if isinstance(written, Exception):
             raise Discarded(Terminal.SKIPPED, f"the merge failed: {written}", MERGE)
-        checked = yield from self.again(base, written, members)
-        if checked is None:
-            return Outcome(Terminal.SKIPPED, PERFECT)
-        return (yield from to_validation(self._gate, [checked], holds=False))
+        gated = yield from self.again(base, written, members)
+        return (yield from to_validation(self._gate, [gated], holds=False))
 
     def again(self, base: int, artifact: Any, members: Sequence[Gated]) -> Any:
         """Evaluate a candidate and what it was made from on the examples of proposals.
 
         Returns:
-            What was evaluated, or ``None`` where the host would not have reflected at all.
+            What was evaluated.
+
+        Raises:
+            Discarded: nothing is left to change, or the host would not have reflected at all.
         """
         session, recording = self._session, self._recording
         current = dict(session.state.program_candidates[base])
@@ -119,7 +117,7 @@ class _Rebase:
         recording.put("evaluated", [before])
         if not before.trajectories or session.is_perfect(before):
             recording.forgotten.append(after)
-            return None
+            raise Discarded(Terminal.SKIPPED, PERFECT, REGATE)
         recording.put("components", list(texts))
         recording.put("dataset", dataset)
         recording.put("reflections", [Reflection([(texts, {}, {}, {})])])

@@ -3,24 +3,12 @@
 import json
 
 import pytest
+from item_records import Records
 
 from flashevolve_plugins._audit import FILE, read_items
 from flashevolve_plugins._cli import main
-from flashevolve_plugins.hooks import hookimpl
 
 POLICIES = ["guarded", "reflective", "merge", "best-first"]
-
-
-class Records:
-    def __init__(self):
-        self.all = []
-
-    @hookimpl
-    def flashevolve_item_ended(self, record):
-        self.all.append(record)
-
-    def first(self, matches):
-        return next(each for each in self.all if matches(each))
 
 
 @pytest.fixture

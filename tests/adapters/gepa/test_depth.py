@@ -1,27 +1,10 @@
 """Policies that decide what is validated: what the host and its user see of merges, patches and what waits."""
 
 import pytest
+from item_records import Records
 
 from flashevolve_plugins import Flash
-from flashevolve_plugins.hooks import Judgement, Merge, StalenessPolicy, Verdict, hookimpl
-
-
-class Records:
-    """Keeps every record."""
-
-    def __init__(self):
-        self.all = []
-
-    @hookimpl
-    def flashevolve_item_ended(self, record):
-        self.all.append(record)
-
-    def ended(self, terminal):
-        return [each for each in self.all if each.terminal.value == terminal]
-
-    @property
-    def merges(self):
-        return [each for each in self.ended("committed") if each.members]
+from flashevolve_plugins.hooks import Judgement, Merge, StalenessPolicy, Verdict
 
 
 @pytest.fixture
@@ -90,8 +73,10 @@ def test_changes_to_different_components_are_merged_without_a_call(kit, recorded
     run, records = recorded(
         seed_candidate=kit.TWO, custom_candidate_proposer=propose, calls=200, staleness=Merge(max_batch=8)
     )
-    assert any(candidate == texts for candidate in run.result.candidates)
-    assert run.reflections == 0
+    proposed = [record.evidence.artifact for record in records.ended("merged")]
+    assert texts not in proposed  # each has one component alone, and no model is there that could be called
+    assert [each for each in records.merges if each.evidence.artifact == texts]
+    assert texts in run.result.candidates
     assert not records.ended("failed")
 
 

@@ -39,8 +39,7 @@ def test_a_run_is_measured_alike_whoever_makes_it(rival, endpoint):
     assert run.curve[0].score == pytest.approx(0.25)
     assert run.sweeps == run.accepted + 1 == len(run.curve)
     assert run.curve[0].calls == SMALL.val
-    assert run.requests == run.metric_calls + run.proposals + (run.requests - run.metric_calls - run.proposals)
-    assert run.requests > run.metric_calls >= 30
+    assert run.requests >= run.metric_calls + run.proposals > run.metric_calls >= 30
     assert 0 < run.most_in_flight <= 2 * SMALL.slots
     assert run.tokens > 100 * run.metric_calls
     assert run.cpu_seconds > 0
