@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,10 @@ def with_item_file(flash: Flash, run_dir: str | None, *, host: str) -> Flash:
 
     Args:
         flash: the settings.
-        run_dir: the run's directory.
+        run_dir: the run's directory, if the host has one; else that of the settings.
         host: the host, and what it runs, for the reader.
     """
+    run_dir = run_dir or flash.run_dir
     if run_dir is None:
         return flash
     policy = flash.staleness if isinstance(flash.staleness, str) else type(flash.staleness).__name__
@@ -135,6 +137,8 @@ class ItemFile:
 
     def _changed(self, artifact: Any, parent: int | None) -> dict[str, str]:
         """What of an artifact differs from its parent: component name to its whole text."""
+        if artifact is None:
+            return {}
         if not isinstance(artifact, Mapping):
             return {"artifact": _text(artifact)}
         before = self._pool[parent].artifact if parent in self._pool else {}
@@ -165,9 +169,10 @@ def _name(value: Any) -> str | int:
 
 def _number(score: Any) -> float | None:
     try:
-        return float(score)
+        number = float(score)
     except (TypeError, ValueError):
         return None
+    return None if isnan(number) else number
 
 
 def _cut(text: Any, longest: int = LONGEST_NAME) -> str:

@@ -37,6 +37,8 @@ class OpenItem:
     outcome: Outcome | None = None
     evidence: Evidence | None = None
     checks: list[Check] = field(default_factory=list)
+    #: Pool versions that it has brought before its end.
+    entries: tuple[int, ...] = ()
     #: A job's: what follows from its result, or from what it raised.
     answered: Callable[[Any], Iterable[ev.Event]] | None = None
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 SNAPSHOT_EVERY = 0.5  # seconds
 
+#: What a source of items gives while there is nothing to offer yet: it is asked again when an item has ended.
+LATER: Any = type("Later", (), {"__repr__": lambda _: "LATER"})()
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -115,10 +118,11 @@ class Driver(ABC):
         self._decisions.reflector = reflector
 
     def offer_from(self, source: Callable[[int], Body | None], merger: Merger | None = None) -> None:
-        """Take items from ``source`` from now on. It is given the item's number; ``None`` means nothing is left.
+        """Take items from ``source`` from now on.
 
         Args:
-            source: makes the bodies of proposals.
+            source: makes the bodies of proposals, each from its item's number; ``None`` means nothing is left,
+                ``LATER`` that there is nothing until an item has ended.
             merger: makes the bodies of merges; without one, items that wait in the merge queue can only go on alone.
         """
         self._source, self._decisions.merger = source, merger
@@ -191,21 +195,36 @@ class Driver(ABC):
             reason = f"the host raised {type(error).__name__}: {error}"
             record = replace(record, terminal=Terminal.FAILED, reason=reason, error=error)
         if entries:
-            record = replace(record, entries=tuple(entry.version for entry in entries))
-        self.pool.append(entries)
-        for entry in entries:
-            self._meter.pool_updated(entry)
+            record = replace(record, entries=record.entries + tuple(entry.version for entry in entries))
         if counted:
             self._meter.item_ended(record)
         self._untold = None
-        for entry in entries:
-            self.policies.pool_updated(entry)
+        self._admit(entries)
         self.policies.item_ended(record)
         if entries:
             self._feed(ev.PoolUpdated(self.pool.version))
         self._feed(ev.ItemRecorded(ended.number, failed=record.terminal is not ended.record.terminal))
         if self._source is not None:
             self._plan()
+
+    def publish(self, item: int, entries: Sequence[PoolEntry]) -> None:
+        """Let an item's entries enter the pool before the item has ended. For its body alone.
+
+        Args:
+            item: the item's number.
+            entries: what its host's pool has taken.
+        """
+        opened = self._open[item]
+        opened.entries += tuple(entry.version for entry in entries)
+        self._admit(entries)
+        self._feed(ev.PoolUpdated(self.pool.version, item))
+
+    def _admit(self, entries: Sequence[PoolEntry]) -> None:
+        self.pool.append(entries)
+        for entry in entries:
+            self._meter.pool_updated(entry)
+        for entry in entries:
+            self.policies.pool_updated(entry)
 
     def stop(self, reason: str, *, cancel: bool = False) -> None:
         """Offer nothing more; with ``cancel`` also start nothing more."""
@@ -326,6 +345,8 @@ class Driver(ABC):
             return None
         self._meter.offered(self.now())
         body = self._source(item)
+        if body is LATER:
+            return ev.NothingYet(item)
         return ev.NothingOffered(item) if body is None else ev.ItemOffered(item, self._open.open_body(item, body))
 
     def _finish_stage(self, item: int, stage: Stage, *, failed: bool) -> ev.Event | None:
@@ -355,12 +376,14 @@ class Driver(ABC):
     # -- ends -------------------------------------------------------------------------------------------------------
 
     def _end(self, item: int, terminal: Terminal, reason: str, stage: Stage | None) -> ev.Event | None:
-        opened = self._open.pop(item)
+        opened = self._open[item]
         if opened.answered is not None:
+            del self._open[item]
             return ev.ItemRecorded(item)  # a job leaves no record
         outcome = opened.outcome
         if stage is not None:
             outcome = opened.discard(Discarded(terminal, reason, stage.name))
+        del self._open[item]
         payload = outcome.payload if outcome is not None else None
         record = self._record_of(item, opened, terminal, reason)
         self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
@@ -383,4 +406,5 @@ class Driver(ABC):
             checks=tuple(opened.checks),
             members=kept.members,
             merged_into=kept.merged_into if terminal is Terminal.MERGED else None,
+            entries=opened.entries,
         )

@@ -28,6 +28,13 @@ class NothingOffered:
 
 
 @dataclass(slots=True)
+class NothingYet:
+    """There is nothing to offer now; the Scheduler asks again when an item has ended."""
+
+    item: int
+
+
+@dataclass(slots=True)
 class StageReady:
     """The decision after a stage: the item goes on with this one."""
 
@@ -130,9 +137,10 @@ class ItemRecorded:
 
 @dataclass(slots=True)
 class PoolUpdated:
-    """The pool has a new entry; ``version`` counts them all."""
+    """The pool has a new entry; ``version`` counts them all. ``item`` brought it, and goes on."""
 
     version: int
+    item: int | None = None
 
 
 @dataclass(slots=True)
@@ -176,7 +184,7 @@ class StopRequested:
 
 @dataclass(slots=True)
 class OfferItem:
-    """Ask the adapter for an item with this number. Answer: ItemOffered or NothingOffered."""
+    """Ask the adapter for an item with this number. Answer: ItemOffered, NothingYet or NothingOffered."""
 
     item: int
 
@@ -244,6 +252,7 @@ class EndItem:
 Event: TypeAlias = (
     ItemOffered
     | NothingOffered
+    | NothingYet
     | StageReady
     | ItemDecided
     | SampleFinished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from flashevolve_plugins import _activation
@@ -40,6 +41,10 @@ class Flash:
             ``"batch"`` (whole batches, many at once) or ``"serial"`` (one batch at a time). Default: as declared for
             known adapters, else ``"serial"``.
         max_items: proposals in flight at most. Default: as many as the slots need.
+        run_dir: a directory for the items' records, and for what a resumed run needs where the host keeps nothing
+            itself (ACE). Default: the host's own.
+        epoch_barrier: ACE: whether an epoch begins only when the one before has ended. Default: its first samples wait
+            until they would lag behind no more than the policy's ``max_staleness``; at once for policies without one.
         progress: show the progress line. Default: ``True``.
         check_connection: try to connect to the models' servers before anything is spent.
         clock: ``"local"`` for threads and real time, ``"virtual"`` for a simulation (see the benchmarks).
@@ -57,6 +62,8 @@ class Flash:
     plugins: Sequence[object] = ()
     evaluate: Granularity | None = None
     max_items: int | None = None
+    run_dir: str | None = None
+    epoch_barrier: bool | None = None
     progress: bool = True
     check_connection: bool = True
     clock: Clock = "local"
@@ -68,6 +75,7 @@ class Flash:
         for name in ("max_concurrency", "reflection_concurrency", "max_items"):
             _require_count(name, getattr(self, name), least=1)
         _require_count("max_staleness", self.max_staleness, least=0)
+        self._check_run()
         for name, known in (("evaluate", get_args(Granularity)), ("clock", get_args(Clock))):
             value = getattr(self, name)
             if value not in known and not (name == "evaluate" and value is None):
@@ -84,6 +92,12 @@ class Flash:
                     f"{name} does not go with lockstep=True, which runs one step after the other: drop one."
                 )
         self.open_hooks()
+
+    def _check_run(self) -> None:
+        if self.epoch_barrier not in {None, True, False}:
+            raise UsageError(f"epoch_barrier={self.epoch_barrier!r} must be True, False, or None for the default.")
+        if self.run_dir is not None and not isinstance(self.run_dir, (str, PathLike)):
+            raise UsageError(f"run_dir={self.run_dir!r} must be the path of a directory, or None.")
 
     def open_hooks(self) -> RunHooks:
         """Fresh policies and plugins for one run."""

@@ -78,6 +78,7 @@ class Item:
         "staleness",
         "state",
         "story",
+        "told",
         "version",
         "waiting",
     )
@@ -94,6 +95,7 @@ class Item:
         self.version = version
         self.judged_version = version
         self.staleness = 0
+        self.told = False  # it has brought an entry, and its staleness is that of then
         self.state = _first_state(stage)
         self.story: list[str] = [f"{kind.value}@{version}"]
         self.spent = 0
@@ -130,6 +132,8 @@ class Item:
     def deciding_to_waiting(self, stage: Stage) -> None:
         """Go on with the next stage."""
         self.require(State.DECIDING)
+        if stage.version is not None:
+            self.version = stage.version
         self.move(_first_state(stage))
         self._begin(stage)
 

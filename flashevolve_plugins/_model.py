@@ -60,7 +60,7 @@ class Evidence:
     """What is known of an artifact before its validation.
 
     Args:
-        artifact: the artifact.
+        artifact: the artifact; ``None`` where it is not written yet, and what waits is a lesson to write it from.
         parent: the pool version of the artifact that it was made from.
         before: the parent's scores on the examples of the gate.
         after: its own scores on the same examples.
@@ -110,6 +110,8 @@ class Stage:
         holds: whether the item waits here, in the merge queue, until it is let go. Such a stage has no samples.
         shared: of the metric calls still needed, those that all items in the merge queue pay for together.
         evidence: what is known of the item's artifact, where it passed its gate and is not validated yet.
+        judged: whether a staleness policy judges the item before it, if the pool has changed.
+        version: the pool version that the item's work was made from, if that is newer than the item.
     """
 
     name: str
@@ -119,6 +121,8 @@ class Stage:
     holds: bool = False
     shared: int = 0
     evidence: Evidence | None = None
+    judged: bool = True
+    version: int | None = None
 
     @property
     def cost(self) -> int:
@@ -179,8 +183,9 @@ class PoolEntry:
 
     Args:
         version: the pool's version once it was admitted, counted from 1.
-        artifact: the artifact itself, for GEPA a ``dict`` of component name to text.
-        score: its validation score, the mean over the examples.
+        artifact: the artifact itself, a mapping of component name to text (for ACE of entry id to text).
+        score: its validation score, the mean over the examples; NaN where the host validates none, and the newest
+            artifact of the pool is the one to go on from.
         parents: the versions it was made from.
         item: the item that brought it; ``None`` for the seed and for entries loaded from a state file.
         scores: its validation scores by example, as far as it was validated; not to be changed.

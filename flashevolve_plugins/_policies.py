@@ -87,6 +87,9 @@ class Plan:
 class Policies(Protocol):
     """Decisions and observations of one run. All calls come from the thread that called the host, one at a time."""
 
+    #: Pool versions that an item may lag behind, where the staleness policy has such a number.
+    max_staleness: int | None
+
     @property
     def holds(self) -> bool:
         """Whether what passed its gate waits for :meth:`merge_batch`."""
@@ -142,6 +145,7 @@ class AcceptAll:
     """Full Async: nothing is ever too stale, and nobody looks on."""
 
     holds = plans = False
+    max_staleness: int | None = None
 
     def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
         """Accept."""

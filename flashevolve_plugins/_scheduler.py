@@ -61,7 +61,7 @@ class Scheduler:
         self.offer_cost = limits.offer_cost
         self._next = 1
         self._offering: int | None = None
-        self._exhausted = False
+        self._exhausted = self._nothing_yet = False
         self._stopping: str | None = None
         self._cancelled = False
         self._deciding = 0
@@ -73,6 +73,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ItemOffered: self._item_offered,
             ev.NothingOffered: self._nothing_offered,
+            ev.NothingYet: self._offer_later,
             ev.StageReady: self._stage_ready,
             ev.ItemDecided: self._item_decided,
             ev.SampleFinished: self._sample_finished,
@@ -150,6 +151,11 @@ class Scheduler:
     def _nothing_offered(self, event: ev.NothingOffered) -> None:
         self._take_offering(event.item)
         self._exhausted = True
+
+    def _offer_later(self, event: ev.NothingYet) -> None:
+        self._take_offering(event.item)
+        self._nothing_yet = bool(self.items)  # with nothing in flight, nothing would ever change that
+        self._exhausted = not self.items
 
     def _stage_ready(self, event: ev.StageReady) -> None:
         item = self._item(event.item)
@@ -239,6 +245,7 @@ class Scheduler:
         item = self._item(event.item)
         item.move(State.ENDED)
         self._ending -= 1
+        self._nothing_yet = False
         self._needed -= item.own_need
         self._proposals -= item.kind is Kind.PROPOSAL
         self.merge_queue.ended(item.number)
@@ -260,6 +267,9 @@ class Scheduler:
     def _pool_updated(self, event: ev.PoolUpdated) -> None:
         if event.version <= self.version:
             raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
+        if event.item is not None:
+            item = self._item(event.item)
+            item.staleness, item.told = self.version - item.version, True
         self.version = event.version
         self.merge_queue.changed = True
 
@@ -355,7 +365,7 @@ class Scheduler:
             self._end(item, terminal, reason, item.stage)
 
     def _end(self, item: Item, terminal: Terminal, reason: str, stage: Stage | None) -> None:
-        if not (item.reserved and item.stage.commits):
+        if not item.told and not (item.reserved and item.stage.commits):
             item.staleness = self.version - item.version
         item.move(State.ENDING)
         item.story.append(terminal.value)
@@ -416,7 +426,8 @@ class Scheduler:
     def _permitted(self, item: Item) -> bool:
         """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
         stage, job = item.stage, item.kind is Kind.JOB
-        if item.judged_version != self.version and not job and not (item.reserved and stage.commits):
+        judged = stage.judged and not job and not (item.reserved and stage.commits)
+        if judged and item.judged_version != self.version:
             item.move(State.JUDGING)
             item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
@@ -452,7 +463,7 @@ class Scheduler:
 
         A resource with more samples waiting than slots is the bottleneck; more items would only grow stale there.
         """
-        if self._offering is not None or self._ending or not self.may_offer():
+        if self._offering is not None or self._nothing_yet or self._ending or not self.may_offer():
             return
         if any(self.backlog[name] > slots for name, slots in self.slots.items()):
             return

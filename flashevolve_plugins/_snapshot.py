@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING
 
 from flashevolve_plugins._model import Terminal
@@ -137,6 +138,8 @@ class Meter:
 
     def pool_updated(self, entry: PoolEntry) -> None:
         """An artifact entered the pool."""
+        if isnan(entry.score):
+            return
         if self.seed_score is None:
             self.seed_score = entry.score
         self.best_score = entry.score if self.best_score is None else max(self.best_score, entry.score)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import deque
+from math import isnan
 from typing import TYPE_CHECKING, Literal, get_args
 
 from flashevolve_plugins._errors import UnknownNameError, UsageError
@@ -28,6 +29,7 @@ Onto = Literal["best", "frontier"]
 
 MAX_ITEMS = 16
 MAX_BATCH = 8
+SLOTS_PER_WRITER = 32  # so many slots find about as many lessons as one call at a time can write into the artifact
 FIRST_BATCH = 4
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more
@@ -41,11 +43,14 @@ class QueuePolicy(StalenessPolicy):
     Called as every :class:`StalenessPolicy`. Nothing is judged stale: what waits is judged when it is taken.
 
     Args:
-        max_items: proposals in flight at most, those that wait included.
+        max_items: proposals in flight at most, those that wait included. Default: 16 where the host validates its
+            artifacts, else twice as many as there are slots.
     """
 
-    def __init__(self, max_items: int = MAX_ITEMS) -> None:
-        self.max_items = require_count(type(self).__name__, "max_items", max_items, 1)
+    def __init__(self, max_items: int | None = None) -> None:
+        self.max_items = (
+            max_items if max_items is None else require_count(type(self).__name__, "max_items", max_items, 1)
+        )
 
     @abstractmethod
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
@@ -69,20 +74,26 @@ class QueuePolicy(StalenessPolicy):
 
     @hookimpl
     def flashevolve_plan(self, snapshot: Snapshot) -> Plan:
-        """So many proposals in flight, one validation at a time."""
-        del snapshot
-        return Plan(max_items=self.max_items)
+        """How many proposals in flight; one validation at a time, or as many writers as the slots keep busy."""
+        if snapshot.seed_score is not None:
+            return Plan(self.max_items or MAX_ITEMS)
+        slots = snapshot.slots.get(snapshot.entry, 1)
+        return Plan(self.max_items or 2 * slots, validations=max(1, slots // SLOTS_PER_WRITER))
 
 
 class BestFirst(QueuePolicy):
     """Validates one proposal at a time: of what waits, the one that gained most, made from what is still the best.
 
+    Where lessons wait, from which nothing is written yet, they go one at a time, the oldest first.
+
     Args:
-        max_items: proposals in flight at most, those that wait included.
+        max_items: as for every :class:`QueuePolicy`.
     """
 
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gain; what was made from another artifact than the best has aged."""
+        if _lessons(waiting):
+            return Batch((waiting[0].number,))
         best = best_entry(pool.entries)
         old = [each.number for each in waiting if _evidence(each).parent != best.version]
         aged = dict.fromkeys(old, "made from what is no longer the best")
@@ -98,11 +109,12 @@ class Merge(QueuePolicy):
 
     It begins with small merges. One that passes its gate doubles the next, up to ``max_batch``; one that fails halves
     it, and its members are tried again in halves; alone at last, and one that fails alone is discarded. Where too
-    little of the changes survives the merging, it goes on as :class:`BestFirst`.
+    little of the changes survives the merging, it goes on as :class:`BestFirst`. Where lessons wait, from which nothing
+    is written yet, the oldest go together, and the host writes what they teach in one call.
 
     Args:
         max_batch: proposals merged at once at most.
-        max_items: proposals in flight at most, those that wait included.
+        max_items: as for every :class:`QueuePolicy`.
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
         onto: what changes are merged onto: ``"best"``, the artifact with the best mean score, or ``"frontier"``, the
             one that is best on most validation examples.
@@ -115,7 +127,7 @@ class Merge(QueuePolicy):
     def __init__(
         self,
         max_batch: int = MAX_BATCH,
-        max_items: int = MAX_ITEMS,
+        max_items: int | None = None,
         max_characters: int | None = None,
         onto: Onto = "best",
     ) -> None:
@@ -143,6 +155,9 @@ class Merge(QueuePolicy):
 
     def take(self, waiting: Sequence[ItemView], pool: Pool, *, last: bool) -> Batch:
         """The largest gains, as many as merges of that size pass."""
+        if _lessons(waiting):
+            members = tuple(each.number for each in waiting[: self._lesson_limit(waiting)])
+            return Batch(members, write=None if len(members) == 1 else self._write)
         if not self.merges:
             return self._alone.take(waiting, pool, last=last)
         entries = pool.entries
@@ -160,6 +175,10 @@ class Merge(QueuePolicy):
         self._taken.update((number, changes[number]) for number in members)
         is_plain = len(chosen) == 1 and changes[members[0]][1] is base
         return Batch(members, write=None if is_plain else self._write, onto=base.version, discard=lost)
+
+    def _lesson_limit(self, waiting: Sequence[ItemView]) -> int:
+        failed = [each.failed_with[-1] // 2 for each in waiting if each.failed_with]
+        return max(1, min([self._limit, *failed]))
 
     def _why_lost(self, number: int) -> str:
         return self._why.get(number, "its change does not help the current best")
@@ -211,7 +230,9 @@ class Merge(QueuePolicy):
 
 
 def best_entry(entries: Sequence[PoolEntry]) -> PoolEntry:
-    """The artifact with the highest validation score, the first of several."""
+    """The artifact with the highest validation score, the first of several; the newest where none is validated."""
+    if isnan(entries[-1].score):
+        return entries[-1]
     return max(entries, key=lambda entry: entry.score)
 
 
@@ -238,6 +259,11 @@ def _fitting(items: Sequence[ItemView], changes: Mapping[int, tuple[Evidence, Po
             break
         fitting.append(each)
     return fitting
+
+
+def _lessons(waiting: Sequence[ItemView]) -> bool:
+    """Whether what waits is not written yet."""
+    return _evidence(waiting[0]).artifact is None
 
 
 def _evidence(item: ItemView) -> Evidence:

@@ -202,6 +202,7 @@ class RunHooks:
 
     def __init__(self, staleness: StalenessPolicy, plugins: Iterable[object] = ()) -> None:
         manager = _new_manager()
+        self.max_staleness: int | None = getattr(staleness, "max_staleness", None)
         _add(manager, staleness, f"staleness:{type(staleness).__name__}")
         for plugin in plugins:
             found = installed().find(plugin) if isinstance(plugin, str) else plugin

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from flashevolve_plugins._errors import FlashEvolveError, UsageError
@@ -105,7 +106,7 @@ class HistoryEntry:
     Args:
         before: the artifact that it was made from.
         after: the artifact itself.
-        score_change: its validation score, less that of ``before``.
+        score_change: its validation score, less that of ``before``; NaN where the host validates none.
         fixed: the examples that it fixed, as short strings.
     """
 
@@ -194,7 +195,8 @@ def ask_verdict(  # noqa: PLR0913 - all of it goes into one prompt
     """
     if max_characters < LEAST_CHARACTERS:
         raise UsageError(f"max_characters={max_characters!r} must be at least {LEAST_CHARACTERS}: a prompt's length.")
-    touched = [name for name in current if proposal[name] not in {parent[name], current[name]}]
+    # A component may have come since, or be gone: the proposal touches neither.
+    touched = [name for name in current if proposal.get(name, current[name]) not in {parent.get(name), current[name]}]
     if not touched:
         return Answer(Verdict.DISCARD, "the current texts hold every change of the proposal")
     shown = touched[: max_characters // _COMPONENT_ROOM]
@@ -203,7 +205,8 @@ def ask_verdict(  # noqa: PLR0913 - all of it goes into one prompt
     others = []
     for name in shown:
         titles += [f"{PARENT_TITLE} {_label(name)}", f"{CHANGE_TITLE} that the proposal makes to it"]
-        others += [_squeeze(parent[name]), _squeeze(_diff(parent[name], proposal[name]))]
+        before = parent.get(name, "")
+        others += [_squeeze(before), _squeeze(_diff(before, proposal[name]))]
     titles.append("Feedback that led to the proposal")
     others.append(_squeeze(feedback) or "none")
     entries = _entries(history, max_characters)
@@ -451,7 +454,8 @@ def _entries(history: Sequence[HistoryEntry], room: int) -> list[str]:
 
 
 def _entry_lines(entry: HistoryEntry) -> Iterator[str]:
-    yield f"Score change: {entry.score_change:+.3f}"
+    if not isnan(entry.score_change):
+        yield f"Score change: {entry.score_change:+.3f}"
     if entry.fixed:
         more = len(entry.fixed) - _FIXED_SHOWN
         shown = "; ".join(map(_label, entry.fixed[:_FIXED_SHOWN]))

@@ -1,0 +1,193 @@
+"""What the three hosts have in common: turns, calls of their roles, and a playbook that operations are applied to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+TASK, REFLECTION, LOCAL = "task", "reflection", "local"
+GENERATE, FEEDBACK, REFLECT, CURATE, APPLY = "generate", "feedback", "reflect", "curate", "apply"
+HOLD = "hold"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One training sample in one epoch.
+
+    Args:
+        number: its place in the run, counted from 0 in the host's order.
+        epoch: counted from 1.
+        step: its place in the epoch, counted from 1.
+        sample: the host's sample.
+    """
+
+    number: int
+    epoch: int
+    step: int
+    sample: Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a role, or of a user's function.
+
+    Args:
+        stage: the name of its stage.
+        function: the call; it is given the playbook as it is when the call begins, and must not change it.
+        resource: whose slot it takes.
+        seconds: virtual seconds it takes; only virtual drivers read it.
+        cost: metric calls that it stands for.
+    """
+
+    stage: str
+    function: Callable[[Any], Any]
+    resource: str = TASK
+    seconds: Callable[[], float] | None = None
+    cost: int = 0
+
+
+#: A host's steps, one call after the other: each yields a call and is sent its result.
+Calls: TypeAlias = "Generator[Call, Any, Any]"
+
+
+@dataclass
+class Lesson:
+    """What one turn has taught, until it is in the playbook and the host was told.
+
+    Args:
+        turn: the turn.
+        insight: what the reflector said, as text; for records and policies.
+        content: what the curator needs of it; the host's own.
+        told: what the host keeps of the turn once it is applied; the host's own.
+    """
+
+    turn: Turn
+    insight: str
+    content: Any
+    told: Any = None
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a curator wants changed.
+
+    Args:
+        operations: the host's operations, in order.
+        counters: what the host counts besides, whatever becomes of the operations.
+    """
+
+    operations: Sequence[Any] = ()
+    counters: Any = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A playbook at one pool version. Nobody changes it.
+
+    Args:
+        version: the pool version.
+        playbook: what the host's roles are given.
+        entries: entry id to its text.
+    """
+
+    version: int
+    playbook: Any
+    entries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Calls beside the turns, which change no playbook: a validation, a generation for metrics only.
+
+    Args:
+        name: what it is, for its record.
+        calls: its calls, all at once; each runs whatever the others do.
+        finish: is given their results, in order, an exception where one raised. Runs on the caller's thread.
+    """
+
+    name: str
+    calls: Sequence[Call]
+    finish: Callable[[list[Any]], None]
+
+
+class PlaybookHost(Protocol):
+    """One run of a host. Every method runs on the thread that called the host."""
+
+    #: For messages and records.
+    name: str
+    turns: Sequence[Turn]
+    #: Base URLs of its models' servers, as far as they are known.
+    urls: Sequence[str]
+    #: Whether its models may be called from several threads at once.
+    concurrent: bool
+    #: Whether reflector and curator use another model than the generator.
+    reflects_elsewhere: bool
+    #: Whether an error of a turn ends the host's own run.
+    raises: bool
+
+    def ask(self, prompt: str) -> str:
+        """One call of the model that the host reflects with. May run on any thread."""
+        ...
+
+    def view(self) -> Any:
+        """The playbook for its roles, which nobody will change."""
+        ...
+
+    def entries(self) -> dict[str, str]:
+        """Entry id to text, of the live playbook."""
+        ...
+
+    def learn(self, turn: Turn) -> Calls:
+        """From a sample to a :class:`Lesson`."""
+        ...
+
+    def curate(self, lessons: Sequence[Lesson]) -> Calls:
+        """From lessons to a :class:`Delta`."""
+        ...
+
+    def target(self, operation: Any) -> str | None:
+        """The entry that an operation changes or removes, if any."""
+        ...
+
+    def text(self, operation: Any) -> str:
+        """What its entry says after such an operation; empty if that is removed."""
+        ...
+
+    def changing(self, entry: str, text: str) -> Any:
+        """The operation that gives an entry this text; one that removes it if that is empty."""
+        ...
+
+    def apply(self, lessons: Sequence[Lesson], delta: Delta) -> bool:
+        """Change the live playbook, and keep in each lesson what the host is told. Whether anything changed."""
+        ...
+
+    def tell(self, lesson: Lesson) -> None:
+        """A turn is over and applied: histories, files, callbacks."""
+        ...
+
+    def failed(self, turn: Turn, error: BaseException | None, reason: str) -> None:
+        """A turn has given nothing."""
+        ...
+
+    def extras(self) -> Iterable[Extra]:
+        """What is due beside the turns, each once."""
+        ...
+
+    def may_begin(self, turn: Turn) -> bool:
+        """Whether the host lets a turn begin while turns before it are under way."""
+        ...
+
+    def dump(self) -> dict[str, Any]:
+        """The playbook and all that was told, for JSON."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`dump` gave."""
+        ...
+
+    def finish(self) -> Any:
+        """All turns are over: what the host's function returns."""
+        ...

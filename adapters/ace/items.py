@@ -1,0 +1,129 @@
+"""The bodies of items: a turn from its sample to the playbook, a curation of several lessons, and what runs beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._model import Discarded, Evidence, Outcome, Patch, Sample, Stage, Terminal
+from flashevolve_plugins.adapters.ace.host import APPLY, HOLD, LOCAL, Delta
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from flashevolve_plugins._bodies import Body
+    from flashevolve_plugins.adapters.ace.host import Call, Calls, Extra, Lesson, Turn, View
+    from flashevolve_plugins.adapters.ace.session import Session
+
+
+@dataclass
+class Payload:
+    """What became of an item.
+
+    Args:
+        turn: its turn, if it has one.
+        lessons: what it brought into the playbook, for the host to be told.
+    """
+
+    turn: Turn | None = None
+    lessons: list[Lesson] = field(default_factory=list)
+
+
+def turn_body(session: Session, number: int, turn: Turn) -> Body:
+    """Take one turn: generate, reflect, wait with other lessons if there is a merge queue, curate, apply."""
+    payload = Payload(turn)
+    try:
+        lesson: Lesson = (yield from _calls(session, session.host.learn(turn)))[0]
+        if session.holds:
+            payload.lessons = [lesson]  # should a merge take it
+            session.hold(number, lesson)
+            yield Stage(HOLD, (), holds=True, evidence=Evidence(None, session.view.version, feedback=lesson.insight))
+            payload.lessons = []
+        return (yield from _curated(session, number, [lesson], payload))
+    except Discarded as why:
+        if why.terminal is not Terminal.MERGED and why.stage == HOLD:
+            payload.lessons = []
+        return Outcome(why.terminal, why.reason, payload)
+    except Exception as error:  # noqa: BLE001 - the run is told, and decides
+        return Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}", payload)
+
+
+def merge_body(session: Session, number: int, lessons: Sequence[Lesson]) -> Body:
+    """Curate several lessons in one call. Their own items tell the host of them."""
+    return (yield from _curated(session, number, lessons, Payload()))
+
+
+def extra_body(extra: Extra) -> Body:
+    """Run calls that change nothing, all at once."""
+    samples = [_sample(call, partial(_caught, call.function)) for call in extra.calls]
+    results = yield Stage(extra.calls[0].stage, tuple(samples), judged=False)
+    extra.finish(results)
+    return Outcome(Terminal.SKIPPED, extra.name, Payload())
+
+
+def _caught(function: Any) -> Any:
+    try:
+        return function(None)
+    except Exception as error:  # noqa: BLE001 - it is told in the place of a result
+        return error
+
+
+def _sample(call: Call, function: Any) -> Sample:
+    return Sample(function, call.resource, cost=call.cost, seconds=call.seconds)
+
+
+def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[Any, View]]:
+    """Make a host's calls one after the other. Gives what they came to, and the playbook that the last one read."""
+    given: Any = None
+    view = session.view
+    while True:
+        try:
+            call = calls.send(given)
+        except StopIteration as end:
+            return end.value, view
+        stage = Stage(call.stage, (_sample(call, partial(session.read, call.function)),), judged=False)
+        ((view, given),) = yield stage
+
+
+def _curated(
+    session: Session, number: int, lessons: Sequence[Lesson], payload: Payload
+) -> Generator[Stage, list[Any], Outcome]:
+    """Curate, and apply what the curator says, as far as it does not change what has changed since it looked."""
+    host = session.host
+    delta, view = yield from _calls(session, host.curate(lessons))
+    now = host.entries()
+    stale = [each for each in delta.operations if _changed(host.target(each), view, now)]
+    if stale and payload.turn is not None:  # a policy with a merge queue judges nothing stale
+        rest = [each for each in delta.operations if each not in stale]
+        try:
+            yield _question(session, lessons, stale, view)
+        except Patch as patch:
+            artifact = patch.artifact
+            targets = dict.fromkeys(filter(None, map(host.target, stale)))
+            patched = [
+                host.changing(each, artifact.get(each, "")) for each in targets if artifact.get(each) != now.get(each)
+            ]
+            delta = Delta([*rest, *patched], delta.counters)
+        except Discarded:
+            session.apply(number, lessons, Delta(rest, delta.counters))
+            payload.lessons = list(lessons)
+            raise
+    changed = session.apply(number, lessons, delta)
+    if payload.turn is not None:  # the lessons of a merge are told by their own items
+        payload.lessons = list(lessons)
+    return Outcome(Terminal.COMMITTED if changed else Terminal.SKIPPED, "" if changed else "nothing to learn", payload)
+
+
+def _changed(target: str | None, view: View, now: dict[str, str]) -> bool:
+    return target is not None and now.get(target) != view.entries.get(target)
+
+
+def _question(session: Session, lessons: Sequence[Lesson], stale: Sequence[Any], view: View) -> Stage:
+    """The stage before which the policy judges operations on entries that have changed since they were read."""
+    host = session.host
+    texts = {target: host.text(each) for each in stale if (target := host.target(each)) is not None}
+    artifact = {**view.entries, **texts}
+    feedback = "\n".join(each.insight for each in lessons)
+    evidence = Evidence(artifact, view.version, feedback=feedback)
+    return Stage(APPLY, (Sample(lambda: None, LOCAL),), evidence=evidence, version=view.version)

@@ -1,0 +1,115 @@
+"""Runs a host's turns under flash: in lockstep, or with full slots."""
+
+from __future__ import annotations
+
+import logging
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_plugins._audit import with_item_file
+from flashevolve_plugins._connection import require_connections
+from flashevolve_plugins._decisions import Reflector
+from flashevolve_plugins._model import Limits, PoolEntry
+from flashevolve_plugins._pool import Pool
+from flashevolve_plugins.adapters.ace.host import (
+    APPLY,
+    CURATE,
+    FEEDBACK,
+    GENERATE,
+    HOLD,
+    LOCAL,
+    REFLECT,
+    REFLECTION,
+    TASK,
+)
+from flashevolve_plugins.adapters.ace.resume import StateFile
+from flashevolve_plugins.adapters.ace.session import Session
+
+if TYPE_CHECKING:
+    from flashevolve_plugins._driver import Driver
+    from flashevolve_plugins._flash import Flash
+    from flashevolve_plugins.adapters.ace.host import PlaybookHost
+
+logger = logging.getLogger("flashevolve_plugins")
+
+#: Later ones first: what is nearest to the playbook. Metrics wait for everything else.
+STAGES = ("metrics", GENERATE, "validate", FEEDBACK, REFLECT, HOLD, CURATE, "embed", APPLY)
+SLOTS = 16  # where the run names no number
+
+
+def run_under_flash(host: PlaybookHost, flash: Flash) -> Any:
+    """Run a host's turns.
+
+    Args:
+        host: the run.
+        flash: the settings.
+
+    Returns:
+        What the host's own function returns.
+
+    Raises:
+        BackendError: a server that is not there, or nothing but failures.
+        UsageError: a run directory that belongs to another run.
+    """
+    if flash.check_connection:
+        require_connections(host.urls)
+    state = StateFile(str(flash.run_dir), host) if flash.run_dir is not None else None
+    driver = with_item_file(flash, None, host=host.name).open_driver(_limits(host, flash, state), pool=_pool(host))
+    try:
+        with driver:
+            _run(host, flash, driver, state)
+    finally:
+        flash.last_run = driver.snapshot()
+        if state is not None:
+            state.write(host)
+    return host.finish()
+
+
+def _run(host: PlaybookHost, flash: Flash, driver: Driver, state: StateFile | None) -> None:
+    session = Session(
+        host, driver, state, bound=_bound(flash, driver), check_connection=flash.check_connection and not flash.lockstep
+    )
+    driver.reflector = Reflector(REFLECTION if host.reflects_elsewhere else TASK, host.ask)
+    driver.tick = session.tick
+    for entry in driver.pool.entries:
+        driver.policies.pool_updated(entry)
+    driver.offer_from(session.source, session.merge)
+    while (ended := driver.next_ended()) is not None:
+        driver.recorded(ended, counted=session.tell(ended))
+    if session.failures:
+        logger.warning("%s of %s samples failed and taught nothing.", session.failures, len(host.turns))
+
+
+def _pool(host: PlaybookHost) -> Pool:
+    pool = Pool()
+    pool.append([PoolEntry(1, host.entries(), nan)])
+    return pool
+
+
+def _limits(host: PlaybookHost, flash: Flash, state: StateFile | None) -> Limits:
+    lockstep = flash.lockstep
+    at_once = flash.evaluate == "example" or (flash.evaluate is None and host.concurrent)
+    if not at_once and flash.evaluate is None and not lockstep:
+        logger.warning(
+            "The model is called once at a time, since it is an object of your own: pass Flash(evaluate='example') if "
+            "several threads may call it, and your feedback function, at once."
+        )
+    slots = (flash.max_concurrency or SLOTS) if at_once and not lockstep else 1
+    reflections = (flash.reflection_concurrency or slots) if host.reflects_elsewhere and not lockstep else 1
+    return Limits(
+        slots={TASK: slots, REFLECTION: reflections, LOCAL: slots if flash.evaluate == "example" else 1},
+        stages=STAGES,
+        entry=TASK,
+        budget=len(host.turns) - (len(state.done) if state is not None else 0),
+        offer_cost=0,
+        max_items=1 if lockstep else flash.max_items,
+        may_hold=not lockstep,
+    )
+
+
+def _bound(flash: Flash, driver: Driver) -> int | None:
+    """Deltas of earlier epochs that a sample may lag behind."""
+    if flash.epoch_barrier is not None:
+        return 0 if flash.epoch_barrier else None
+    bound = getattr(driver.policies, "max_staleness", None)
+    return None if bound is None else int(bound)
