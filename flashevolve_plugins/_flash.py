@@ -94,7 +94,7 @@ class Flash:
         self.open_hooks()
 
     def _check_run(self) -> None:
-        if self.epoch_barrier not in {None, True, False}:
+        if self.epoch_barrier is not None and not isinstance(self.epoch_barrier, bool):
             raise UsageError(f"epoch_barrier={self.epoch_barrier!r} must be True, False, or None for the default.")
         if self.run_dir is not None and not isinstance(self.run_dir, (str, PathLike)):
             raise UsageError(f"run_dir={self.run_dir!r} must be the path of a directory, or None.")

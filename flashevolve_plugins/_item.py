@@ -60,6 +60,7 @@ class Item:
     """
 
     __slots__ = (
+        "brought",
         "cost",
         "doom",
         "failed",
@@ -78,7 +79,6 @@ class Item:
         "staleness",
         "state",
         "story",
-        "told",
         "version",
         "waiting",
     )
@@ -95,7 +95,7 @@ class Item:
         self.version = version
         self.judged_version = version
         self.staleness = 0
-        self.told = False  # it has brought an entry, and its staleness is that of then
+        self.brought: int | None = None  # its staleness when it brought an entry
         self.state = _first_state(stage)
         self.story: list[str] = [f"{kind.value}@{version}"]
         self.spent = 0

@@ -269,7 +269,7 @@ class Scheduler:
             raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
         if event.item is not None:
             item = self._item(event.item)
-            item.staleness, item.told = self.version - item.version, True
+            item.brought = self.version - item.version
         self.version = event.version
         self.merge_queue.changed = True
 
@@ -365,7 +365,9 @@ class Scheduler:
             self._end(item, terminal, reason, item.stage)
 
     def _end(self, item: Item, terminal: Terminal, reason: str, stage: Stage | None) -> None:
-        if not item.told and not (item.reserved and item.stage.commits):
+        if item.brought is not None:
+            item.staleness = item.brought
+        elif not (item.reserved and item.stage.commits):
             item.staleness = self.version - item.version
         item.move(State.ENDING)
         item.story.append(terminal.value)

@@ -25,6 +25,7 @@ from flashevolve_plugins._model import Change, Check, Evidence, ItemRecord, Item
 from flashevolve_plugins._policies import Ask, Batch, Judgement, MergeWriter, Plan, Work
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._snapshot import Snapshot
+from flashevolve_plugins.hooks.aggregate import Aggregate
 from flashevolve_plugins.hooks.depth import BestFirst, Merge, QueuePolicy
 from flashevolve_plugins.hooks.reflective import Reflective
 from flashevolve_plugins.hooks.registry import AdapterRegistry, HostAdapter, PolicyRegistry, PolicySettings
@@ -33,6 +34,7 @@ from flashevolve_plugins.hooks.staleness import Full, Guarded, StalenessPolicy
 
 __all__ = [
     "AdapterRegistry",
+    "Aggregate",
     "Ask",
     "Batch",
     "BestFirst",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins.hooks.aggregate import Aggregate
 from flashevolve_plugins.hooks.depth import BestFirst, Merge
 from flashevolve_plugins.hooks.reflective import Reflective
 from flashevolve_plugins.hooks.specs import hookimpl
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @hookimpl
 def flashevolve_register_policies(registry: PolicyRegistry) -> None:
     """Register the built-in policies."""
-    for name, kind in {"full": Full, "best-first": BestFirst, "merge": Merge}.items():
+    for name, kind in {"full": Full, "best-first": BestFirst, "merge": Merge, "aggregate": Aggregate}.items():
         registry.add(name, partial(_unbounded, name, kind))
     registry.add("guarded", partial(_bounded, Guarded))
     registry.add("reflective", partial(_bounded, Reflective))

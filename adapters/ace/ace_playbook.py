@@ -159,7 +159,7 @@ class AcePlaybook:
     def apply(self, lessons: Sequence[Lesson], delta: Delta) -> bool:
         """Apply the delta, and refine, as the host's ``step`` does; a record for each lesson."""
         ace = self.ace
-        before = self.entries()
+        before = {bullet.id: bullet for bullet in ace.playbook}
         refine = self.package.refine.RefineResult(deduped=[], pruned=[])
         changed = False
         for place, lesson in enumerate(lessons):
@@ -180,12 +180,15 @@ class AcePlaybook:
         helpful, harmful = delta.counters if alone else (reflection.helpful_ids, reflection.harmful_ids)
         return self.package.DeltaContext(operations=list(operations), helpful_ids=helpful, harmful_ids=harmful)
 
-    def _keep_apart(self, merge: Any, before: dict[str, str]) -> None:
-        """The host draws ids of 32 bits: where one comes twice, the old bullet is put back under a new id."""
-        for name in merge.added:
-            if name in before:
-                bullet = self.package.Bullet(before[name])
-                self.ace.playbook.add(bullet)
+    def _keep_apart(self, merge: Any, before: dict[str, Any]) -> None:
+        """The host draws ids of 32 bits: where one comes twice, the new bullet gets another, and the old one stays."""
+        playbook = self.ace.playbook
+        for place, name in enumerate(merge.added):
+            if name in before and playbook.get(name) is not before[name]:
+                added, fresh = playbook.get(name), self.package.Bullet("")
+                added.id = merge.added[place] = fresh.id
+                playbook.add(before[name])
+                playbook.add(added)
 
     def _refine(self, steps: int) -> Any:
         """Once for several steps, if it is due in any of them."""
@@ -235,8 +238,11 @@ class AcePlaybook:
     # -- what the host is told --------------------------------------------------------------------------------------
 
     def tell(self, lesson: Lesson) -> None:
-        """Append the record, and call back."""
+        """Append the record."""
         self._history.append(lesson.told)
+
+    def call_back(self, lesson: Lesson) -> None:
+        """Give the record to the callback."""
         if self._callback is not None:
             self._callback(lesson.told)
 

@@ -165,7 +165,11 @@ class PlaybookHost(Protocol):
         ...
 
     def tell(self, lesson: Lesson) -> None:
-        """A turn is over and applied: histories, files, callbacks."""
+        """A turn is applied: histories, files. Calls nothing of the user's."""
+        ...
+
+    def call_back(self, lesson: Lesson) -> None:
+        """Call what the user has given to be called after each turn."""
         ...
 
     def failed(self, turn: Turn, error: BaseException | None, reason: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,41 +16,18 @@ if TYPE_CHECKING:
     from flashevolve_plugins.adapters.ace.session import Session
 
 
-@dataclass
-class Payload:
-    """What became of an item.
-
-    Args:
-        turn: its turn, if it has one.
-        lessons: what it brought into the playbook, for the host to be told.
-    """
-
-    turn: Turn | None = None
-    lessons: list[Lesson] = field(default_factory=list)
-
-
 def turn_body(session: Session, number: int, turn: Turn) -> Body:
     """Take one turn: generate, reflect, wait with other lessons if there is a merge queue, curate, apply."""
-    payload = Payload(turn)
-    try:
-        lesson: Lesson = (yield from _calls(session, session.host.learn(turn)))[0]
-        if session.holds:
-            payload.lessons = [lesson]  # should a merge take it
-            session.hold(number, lesson)
-            yield Stage(HOLD, (), holds=True, evidence=Evidence(None, session.view.version, feedback=lesson.insight))
-            payload.lessons = []
-        return (yield from _curated(session, number, [lesson], payload))
-    except Discarded as why:
-        if why.terminal is not Terminal.MERGED and why.stage == HOLD:
-            payload.lessons = []
-        return Outcome(why.terminal, why.reason, payload)
-    except Exception as error:  # noqa: BLE001 - the run is told, and decides
-        return Outcome(Terminal.FAILED, f"{type(error).__name__}: {error}", payload)
+    lesson: Lesson = (yield from _calls(session, session.host.learn(turn)))[0]
+    if session.holds:
+        session.hold(number, lesson)
+        yield Stage(HOLD, (), holds=True, evidence=Evidence(None, session.view.version, feedback=lesson.insight))
+    return (yield from _curated(session, number, [lesson], alone=True))
 
 
 def merge_body(session: Session, number: int, lessons: Sequence[Lesson]) -> Body:
-    """Curate several lessons in one call. Their own items tell the host of them."""
-    return (yield from _curated(session, number, lessons, Payload()))
+    """Curate several lessons in one call."""
+    return (yield from _curated(session, number, lessons, alone=False))
 
 
 def extra_body(extra: Extra) -> Body:
@@ -59,7 +35,7 @@ def extra_body(extra: Extra) -> Body:
     samples = [_sample(call, partial(_caught, call.function)) for call in extra.calls]
     results = yield Stage(extra.calls[0].stage, tuple(samples), judged=False)
     extra.finish(results)
-    return Outcome(Terminal.SKIPPED, extra.name, Payload())
+    return Outcome(Terminal.SKIPPED, extra.name)
 
 
 def _caught(function: Any) -> Any:
@@ -87,14 +63,14 @@ def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[
 
 
 def _curated(
-    session: Session, number: int, lessons: Sequence[Lesson], payload: Payload
+    session: Session, number: int, lessons: Sequence[Lesson], *, alone: bool
 ) -> Generator[Stage, list[Any], Outcome]:
     """Curate, and apply what the curator says, as far as it does not change what has changed since it looked."""
     host = session.host
     delta, view = yield from _calls(session, host.curate(lessons))
     now = host.entries()
     stale = [each for each in delta.operations if _changed(host.target(each), view, now)]
-    if stale and payload.turn is not None:  # a policy with a merge queue judges nothing stale
+    if stale and alone:  # a policy with a merge queue judges nothing stale
         rest = [each for each in delta.operations if each not in stale]
         try:
             yield _question(session, lessons, stale, view)
@@ -107,12 +83,9 @@ def _curated(
             delta = Delta([*rest, *patched], delta.counters)
         except Discarded:
             session.apply(number, lessons, Delta(rest, delta.counters))
-            payload.lessons = list(lessons)
             raise
     changed = session.apply(number, lessons, delta)
-    if payload.turn is not None:  # the lessons of a merge are told by their own items
-        payload.lessons = list(lessons)
-    return Outcome(Terminal.COMMITTED if changed else Terminal.SKIPPED, "" if changed else "nothing to learn", payload)
+    return Outcome(Terminal.COMMITTED) if changed or not alone else Outcome(Terminal.SKIPPED, "nothing to learn")
 
 
 def _changed(target: str | None, view: View, now: dict[str, str]) -> bool:

@@ -67,15 +67,23 @@ def run_under_flash(host: PlaybookHost, flash: Flash) -> Any:
 
 def _run(host: PlaybookHost, flash: Flash, driver: Driver, state: StateFile | None) -> None:
     session = Session(
-        host, driver, state, bound=_bound(flash, driver), check_connection=flash.check_connection and not flash.lockstep
+        host,
+        driver,
+        state,
+        bound=_bound(flash, driver),
+        lockstep=flash.lockstep,
+        check_connection=flash.check_connection,
     )
     driver.reflector = Reflector(REFLECTION if host.reflects_elsewhere else TASK, host.ask)
     driver.tick = session.tick
     for entry in driver.pool.entries:
         driver.policies.pool_updated(entry)
     driver.offer_from(session.source, session.merge)
-    while (ended := driver.next_ended()) is not None:
-        driver.recorded(ended, counted=session.tell(ended))
+    try:
+        while (ended := driver.next_ended()) is not None:
+            driver.recorded(ended, counted=session.tell(ended))
+    finally:
+        session.abandon()
     if session.failures:
         logger.warning("%s of %s samples failed and taught nothing.", session.failures, len(host.turns))
 

@@ -37,11 +37,19 @@ class Session:
         driver: the driver, whose pool holds the playbook as it was at the start.
         state: where the run is kept for a resume, if it is kept.
         bound: deltas of earlier epochs that a sample may lag behind, or ``None`` for any number.
+        lockstep: whether all is as in the host's own loop; then what its loop raises is raised, and no server is asked.
         check_connection: whether silent servers are asked.
     """
 
-    def __init__(
-        self, host: PlaybookHost, driver: Driver, state: StateFile | None, *, bound: int | None, check_connection: bool
+    def __init__(  # noqa: PLR0913 - by name alone
+        self,
+        host: PlaybookHost,
+        driver: Driver,
+        state: StateFile | None,
+        *,
+        bound: int | None,
+        lockstep: bool,
+        check_connection: bool,
     ) -> None:
         self.host = host
         self.driver = driver
@@ -50,11 +58,13 @@ class Session:
         self.failures = 0
         self._state = state
         self._bound = bound
-        self._urls = host.urls if check_connection else ()
+        self._raises = host.raises and lockstep
+        self._urls = host.urls if check_connection and not lockstep else ()
         done = state.done if state is not None else set()
         self._turns = deque(turn for turn in host.turns if turn.number not in done)
         self._extras: deque[Extra] = deque()
         self._open: dict[int, Turn] = {}  # item -> its turn
+        self._untold: dict[int, Lesson] = {}  # turn's number -> what is in the playbook, and the host was not told
         self._lessons: dict[int, Lesson] = {}  # item -> what waits in the merge queue
         self._failed_in_a_row = 0
         self._last_end = driver.now()
@@ -95,7 +105,9 @@ class Session:
 
     def apply(self, number: int, lessons: Sequence[Lesson], delta: Delta) -> bool:
         """Change the live playbook on behalf of an item; whether anything changed."""
-        if not self.host.apply(lessons, delta):
+        changed = self.host.apply(lessons, delta)
+        self._untold.update((lesson.turn.number, lesson) for lesson in lessons)
+        if not changed:
             return False
         version, entries = self.driver.pool.version + 1, self.host.entries()
         self.view = View(version, self.host.view(), entries)
@@ -111,25 +123,35 @@ class Session:
             BackendError: nothing but failures.
         """
         self._last_end = self.driver.now()
-        payload = ended.outcome.payload
         turn = self._open.pop(ended.number, None)
         self._lessons.pop(ended.number, None)
         if turn is None:
             return bool(ended.record.members)
-        lessons = payload.lessons if payload is not None else []
-        for lesson in lessons:
-            self.host.tell(lesson)
-        if lessons:
+        lesson = self._untold.get(turn.number)
+        if lesson is not None:
+            self._tell(lesson)
             self._failed_in_a_row = 0
+            self.host.call_back(lesson)
         elif ended.record.terminal is not Terminal.CANCELLED:
             self._failed(turn, ended)
-        if self._state is not None and ended.record.terminal is not Terminal.CANCELLED:
-            self._state.note(turn, self.host, told=bool(lessons))
+            if self._state is not None:
+                self._state.note(turn, self.host, told=False)
         return True
+
+    def _tell(self, lesson: Lesson) -> None:
+        del self._untold[lesson.turn.number]
+        self.host.tell(lesson)
+        if self._state is not None:
+            self._state.note(lesson.turn, self.host, told=True)
+
+    def abandon(self) -> None:
+        """The run ends early: tell the host of all that is in the playbook."""
+        for lesson in tuple(self._untold.values()):
+            self._tell(lesson)
 
     def _failed(self, turn: Turn, ended: Ended) -> None:
         error = ended.record.error
-        if error is not None and self.host.raises and self.driver.scheduler.max_items == 1:
+        if error is not None and self._raises:
             raise error
         self.failures += 1
         self._failed_in_a_row += 1

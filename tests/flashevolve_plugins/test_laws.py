@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +57,7 @@ class World(Account):
         self.slow_verdicts = rng.choice((0.0, 0.0, 0.5))
         self.early_ends = rng.choice((0.25, 0.1))
         self.last_offer = rng.choice((0.02, 0.02, 0.2))
+        self.later = rng.choice((0.0, 0.0, 0.3))
         super().__init__(limits, rng.randint(0, 3), rng.choice((0, 0, rng.randint(0, limits.budget or 0))))
         self.draining = False
         self.pending: list[ev.Instruction] = []
@@ -99,6 +101,8 @@ class World(Account):
                 if client is not None and client.phase == "judging":
                     yield self._judge(client, job.client)
             case ev.FinishStage(item):
+                if self.rng.random() < 0.1:
+                    yield self._bring(self.lives[item])
                 yield self._decide(self.lives[item])
             case ev.JudgeStale(item):
                 yield self._judge(self.lives.get(item), item)
@@ -109,11 +113,21 @@ class World(Account):
                 self.recorded(item, failed=failed)
                 yield ev.ItemRecorded(item, failed=failed)
 
+    def _bring(self, life: Life) -> ev.Event:
+        """The item brings an entry before it ends."""
+        life.brought = self.version - life.anchor
+        self.version += 1
+        self.queue_changed = True
+        return ev.PoolUpdated(self.version, life.number)
+
     def _offer(self, item: int) -> ev.Event:
         self.offering = None
         if self.rng.random() < self.last_offer:
             self.exhausted = True
             return ev.NothingOffered(item)
+        if self.rng.random() < self.later:
+            self.nothing_yet, self.exhausted = bool(self.lives), not self.lives
+            return ev.NothingYet(item)
         holds = self.limits.holds and self.rng.random() < 0.05
         life = Life(item, self.version, self.version, self._held_stage() if holds else self._stage("rollout"))
         self.enter(life)
@@ -133,6 +147,9 @@ class World(Account):
             stage = self._held_stage()
         else:
             stage = self._stage(following)
+        if self.rng.random() < 0.1:
+            life.anchor = self.rng.randint(life.anchor, self.version)
+            stage = replace(stage, version=life.anchor)
         self.begin(life, stage)
         return ev.StageReady(life.number, stage)
 
@@ -217,9 +234,8 @@ class World(Account):
         )
         commits = name == "validate" or rng.random() < 0.1
         then = rng.choice((0, 0, 3, 6))
-        return Stage(
-            name, samples, then=then, commits=commits, shared=rng.choice((0, then)) if self.limits.holds else 0
-        )
+        shared = rng.choice((0, then)) if self.limits.holds else 0
+        return Stage(name, samples, then=then, commits=commits, shared=shared, judged=rng.random() < 0.8)
 
     # -- what may happen --------------------------------------------------------------------------------------------
 
@@ -292,6 +308,7 @@ class World(Account):
         candidates: list[tuple[bool, ev.Event]] = [
             (number != self.offering, ev.ItemOffered(number, stage)),
             (number != self.offering, ev.NothingOffered(number)),
+            (number != self.offering, ev.NothingYet(number)),
             (phase != "deciding", ev.StageReady(number, stage)),
             (phase != "deciding", ev.ItemDecided(number, Terminal.REJECTED)),
             (phase != "judging" and not self.cancelled, ev.Judged(number, Verdict.ACCEPT)),
@@ -311,7 +328,7 @@ class World(Account):
         story = tuple(kept.story) if kept else ()
         with pytest.raises(InvalidTransition, match="cannot") as refused:
             self.scheduler.handle(event)
-        if not isinstance(event, ev.ItemOffered | ev.NothingOffered | ev.QueueWaits | ev.PoolUpdated):
+        if not isinstance(event, ev.ItemOffered | ev.NothingOffered | ev.NothingYet | ev.QueueWaits | ev.PoolUpdated):
             assert (refused.value.item, refused.value.story) == (number, story)
             assert all(move in str(refused.value) for move in story)
         assert kept is None or tuple(kept.story) == story

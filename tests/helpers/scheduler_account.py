@@ -42,6 +42,8 @@ class Life:
     terminals: int = 0
     merges: list[int] = field(default_factory=list)
     failed_with: tuple[int, ...] = ()
+    #: Its staleness when it brought an entry, if it did.
+    brought: int | None = None
 
     def begin(self, stage: Stage) -> None:
         self.phase, self.stage, self.stages = "held" if stage.holds else "open", stage, self.stages + 1
@@ -78,7 +80,7 @@ class Account:
         self.numbers = 0
         self.offering: int | None = None
         self.ended = self.committed = 0
-        self.exhausted = self.stopping = self.cancelled = False
+        self.exhausted = self.nothing_yet = self.stopping = self.cancelled = False
         self.reason = ""
         self.cancel_due: list[tuple[int, int]] = []
         #: Numbers of the items that wait in the merge queue, in the order in which they came to wait.
@@ -144,6 +146,7 @@ class Account:
         proposals = sum(life.kind is Kind.PROPOSAL for life in self.lives.values())
         return (
             self.may_offer()
+            and not self.nothing_yet
             and self.running_on(entry) < self.slots[entry]
             and all(self.waiting_on(name) <= slots for name, slots in self.slots.items())
             and (self.max_items is None or proposals < self.max_items)
@@ -212,6 +215,7 @@ class Account:
         life.phase = "over"
         self.validating.discard(number)
         self.queue_changed = True
+        self.nothing_yet = False
         committed = life.end is not None and life.end[0] is Terminal.COMMITTED and not failed
         for each in life.members:
             member = self.lives[each]
@@ -274,8 +278,8 @@ class Account:
         resource = stage.samples[index].resource
         assert self.running_on(resource) < self.slots[resource]
         assert self.stage_free(stage.name)
-        paid = life.kind is Kind.JOB or (life.admitted and stage.commits)
-        assert life.judged == self.version or paid, "judged before it costs something"
+        exempt = life.kind is Kind.JOB or not stage.judged or (life.admitted and stage.commits)
+        assert life.judged == self.version or exempt, "judged before it costs something"
         mine = (-STAGES.index(stage.name), life.number, index)
         passed_over = [rank for rank, other in self.waiting_samples(resource) if rank < mine and self.could_run(other)]
         assert not passed_over, "closest to a commit first, oldest first"
@@ -291,6 +295,7 @@ class Account:
         assert life.phase == "open"
         assert life.kind is not Kind.JOB, "nobody judges the judge"
         assert stage is life.stage
+        assert stage.judged, "it does not matter here how old it is"
         assert not (life.admitted and stage.commits), "a paid validation is committed"
         assert life.judged < self.version
         assert staleness == self.version - life.anchor
@@ -316,6 +321,8 @@ class Account:
 
     def _item_ends(self, life: Life, end: tuple[Terminal, str, Stage | None]) -> None:
         assert not life.running, "what runs of it ends first"
+        if life.brought is not None:
+            assert self.scheduler.items[life.number].staleness == life.brought, "as it was when its entry came"
         if life.end is None:
             assert end == (Terminal.DISCARDED, OUT_OF_BUDGET, life.stage)
             assert life.kind is not Kind.JOB, "who waits for it would wait for ever"

@@ -7,6 +7,7 @@ import pytest
 from flashevolve_plugins import FlashEvolveError, UnknownNameError, UsageError
 from flashevolve_plugins._model import Verdict
 from flashevolve_plugins.hooks import (
+    Aggregate,
     BestFirst,
     Full,
     Guarded,
@@ -77,8 +78,10 @@ COUNTS = {
     (Reflective, "max_staleness"): (0, (-1, None)),
     (Reflective, "max_patches"): (0, (-1, None)),
     (Reflective, "max_characters"): (4_000, (3_999, None)),
-    (BestFirst, "max_items"): (1, (0, None)),
-    (Merge, "max_items"): (1, (0, None)),
+    (BestFirst, "max_items"): (1, (0,)),
+    (Merge, "max_items"): (1, (0,)),
+    (Aggregate, "group"): (1, (0,)),
+    (Aggregate, "max_items"): (1, (0,)),
     (Merge, "max_batch"): (1, (0, None)),
     (Merge, "max_characters"): (1, (0,)),
 }
@@ -111,7 +114,7 @@ def test_another_word_is_refused_with_those_that_are_allowed(policy, option, bad
 
 
 def test_every_option_of_every_built_in_policy_is_checked_above():
-    kinds = (Full, Guarded, Reflective, BestFirst, Merge)
+    kinds = (Full, Guarded, Reflective, BestFirst, Merge, Aggregate)
     options = {(kind, option) for kind in kinds for option in inspect.signature(kind).parameters}
     assert options == {*COUNTS, *WORDS}
 

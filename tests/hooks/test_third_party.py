@@ -67,7 +67,7 @@ def test_blocked_it_is_not_imported_and_its_policy_is_unknown(python, site):
     assert "blocked" in next(line for line in listed.stdout.splitlines() if "young-policy 1.2.3" in line)
     used = python(USE.format(arguments="staleness='young'"), site, FLASHEVOLVE_BLOCK="young")
     sentence = used.stderr.splitlines()[-1]
-    assert "Unknown staleness policy 'young': known are 'best-first', 'full', 'guarded', 'merge'," in sentence
+    assert "Unknown staleness policy 'young': known are 'aggregate', 'best-first', 'full', 'guarded'," in sentence
     assert sentence.endswith("plugin 'young' of young-policy 1.2.3 is blocked by FLASHEVOLVE_BLOCK.")
 
 
