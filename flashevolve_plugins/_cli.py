@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "plugins": (_plugins, "what is installed"),
         "items": (_items, "what became of each proposal, and why"),
         "demo": (_demo, "dspy.GEPA with and without flash"),
-        "bench": (_bench, "rivals at equal slots and calls"),
+        "bench": (_bench, "rivals at equal slots and calls; bench ace for ACE"),
         "simulate-server": (_simulate_server, "the simulated LLM server"),
     }
     listed = "\n".join(f"  {name:<17}{what}" for name, (_, what) in commands.items())
@@ -61,11 +61,13 @@ def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="flashevolve run", description="Run a Python script unchanged; every supported optimizer in it uses flash."
     )
-    parser.add_argument("--staleness", default="guarded", metavar="POLICY", help="staleness policy (guarded)")
+    default = Flash.staleness
+    parser.add_argument("--staleness", default=default, metavar="POLICY", help=f"staleness policy ({default})")
     parser.add_argument("--max-staleness", type=int, metavar="N", help="pool versions an item may lag behind")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's number of threads)")
     parser.add_argument("--reflection-concurrency", type=int, metavar="N", help="reflection calls at once")
     parser.add_argument("--max-items", type=int, metavar="N", help="proposals in flight at most")
+    parser.add_argument("--run-dir", metavar="DIR", help="for the items' records, where the host has no directory")
     parser.add_argument("--no-connection-check", action="store_true", help="do not try the models' servers first")
     parser.add_argument("--lockstep", action="store_true", help="run exactly as the host does, through the executor")
     parser.add_argument("script", help="the script")
@@ -80,6 +82,7 @@ def _run(arguments: list[str]) -> int:
         staleness=options.staleness,
         max_staleness=options.max_staleness,
         max_items=options.max_items,
+        run_dir=options.run_dir,
         check_connection=not options.no_connection_check,
         lockstep=options.lockstep,
     )
@@ -126,12 +129,14 @@ def _items(arguments: list[str]) -> int:
 
 
 def _host_status(package: str, extra: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from importlib.metadata import packages_distributions, version  # noqa: PLC0415
 
-    try:
-        return f"installed: {version(package)}"
-    except PackageNotFoundError:
+    found = packages_distributions().get(package)  # some packages of one name come from several distributions
+    if not found:
         return f"missing: pip install 'flashevolve-plugins[{extra}]'"
+    return "installed: " + ", ".join(
+        version(name) if name == package else f"{name} {version(name)}" for name in dict.fromkeys(found)
+    )
 
 
 def _demo(arguments: list[str]) -> int:
@@ -143,9 +148,18 @@ def _demo(arguments: list[str]) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
+    if arguments[:1] == ["ace"]:
+        return _bench_ace(arguments[1:])
     for package in ("dspy", "starlette", "matplotlib"):
         _require(package, "bench")
     from flashevolve_plugins.benchmarks.bench.command import main as bench  # noqa: PLC0415 - needs the extra
+
+    return bench(arguments)
+
+
+def _bench_ace(arguments: list[str]) -> int:
+    _require("ace", "ace")
+    from flashevolve_plugins.benchmarks.bench.ace_command import main as bench  # noqa: PLC0415 - needs the extra
 
     return bench(arguments)
 

@@ -97,7 +97,7 @@ def test_a_script_runs_as_python_would_run_it_with_flash_as_the_default(command,
 def test_without_options_the_defaults_of_flash_hold(command, script):
     done = command("run", os.path.relpath(script(TELL), script(TELL).parent.parent / "elsewhere"))
     assert (done.stderr, done.returncode) == ("", 0)
-    assert '"flash": [null, null, "guarded", null], "lockstep": false' in done.stdout
+    assert '"flash": [null, null, "merge", null], "lockstep": false' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -209,17 +209,16 @@ def test_the_version_is_the_installed_one(capsys):
 def test_plugins_says_which_extra_a_missing_host_needs(host, capsys, monkeypatch):
     from importlib import metadata
 
-    def version(name):
-        if name == host:
-            raise metadata.PackageNotFoundError(name)
-        return "9.9"
-
-    monkeypatch.setattr(metadata, "version", version)
+    there = {"gepa": ["gepa"], "dspy": ["dspy"], "ace": ["ace-playbook"]}
+    del there[host]
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: there)
+    monkeypatch.setattr(metadata, "version", lambda name: "9.9")
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["plugins"]) == 0
     out = capsys.readouterr().out
     assert f"missing: pip install 'flashevolve-plugins[{host}]'" in out
     assert "installed: 9.9" in out
+    assert "installed: ace-playbook 9.9" in out
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
-"""Ids that are drawn alike in two runs, and no thread left behind."""
+"""ace-playbook, which imports as ``ace`` like two other packages. The environment ``ace`` has it."""
 
 import random
-import threading
 import uuid
+from importlib.util import find_spec
 
 import pytest
+
+if find_spec("ace") is None or find_spec("ace.playbook") is None:
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture
@@ -16,13 +19,3 @@ def same_ids(monkeypatch):
         monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128)))
 
     return begin
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    before = set(threading.enumerate())
-    yield
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in left:
-        thread.join(5)
-    assert not [thread.name for thread in left if thread.is_alive()]

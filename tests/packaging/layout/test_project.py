@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = {"bench", "demo", "dspy", "gepa", "server"}
+EXTRAS = {"ace", "ace-framework", "bench", "demo", "dspy", "gepa", "server"}
 OURS = "flashevolve-plugins"
 ON_REQUEST = ["realserver"]
 
@@ -44,10 +44,10 @@ def test_nothing_pulls_vllm_or_gepas_full_extra():
 
 def test_our_plugins_load_where_no_host_is_installed():
     ours = {point.name: point for point in entry_points(group="flashevolve_plugins") if point.dist.name == OURS}
-    assert set(ours) == {"policies", "gepa", "dspy"}
+    assert set(ours) == {"policies", "gepa", "dspy", "ace"}
     for point in ours.values():
         assert point.load().__name__ == point.value
-    assert {"dspy", "gepa"}.isdisjoint(sys.modules)
+    assert {"dspy", "gepa", "ace"}.isdisjoint(sys.modules)
 
 
 def folders_run_by(config, environments, source_root):
