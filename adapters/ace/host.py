@@ -62,12 +62,14 @@ class Lesson:
         insight: what the reflector said, as text; for records and policies.
         content: what the curator needs of it; the host's own.
         told: what the host keeps of the turn once it is applied; the host's own.
+        curated: whether the curator is asked because of it; a lesson of counters alone does not wait for others.
     """
 
     turn: Turn
     insight: str
     content: Any
     told: Any = None
+    curated: bool = True
 
 
 @dataclass(frozen=True)

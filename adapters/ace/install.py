@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MARK = "__flashevolve__"
 GIVEN = "_flashevolve_executor"
+AGENT = ("run", "_offline_train", "_online_train_and_test", "_train_single_sample")  # methods of ace-agent/ace
 THREE = "ace-playbook 0.3, ace-framework 0.7.0 to 0.7.1, or a checkout of ace-agent/ace"
 
 
@@ -30,6 +31,8 @@ def install() -> None:
     package = sys.modules["ace"]
     if _has(package, "ACE", "Playbook", "apply_delta", "Generator", "Reflector", "Curator", "DeltaContext"):
         _teach_playbook(package)
+    elif _has(package, "ACE", "Generator", "Reflector", "Curator") and _has(package.ACE, *AGENT):
+        _teach_agent(package)
     else:
         raise HostError(f"The package ace at {getattr(package, '__file__', None)} is none that flash knows: {THREE}.")
 
@@ -55,6 +58,34 @@ def _teach_playbook(package: Any) -> None:
     teach_constructor(package.ACE)
     teach_method(package.ACE, "adapt_offline", offline)
     teach_method(package.ACE, "adapt_online", online)
+
+
+def _teach_agent(package: Any) -> None:
+    """A checkout of ace-agent/ace: ``run`` stays the host's, but for what it calls to train."""
+
+    def run(ace: Any, flash: Flash, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from flashevolve_plugins.adapters.ace.ace_agent_run import require_runnable  # noqa: PLC0415 - for this host
+
+        given = inspect.signature(original).bind(ace, *args, **kwargs).arguments
+        require_runnable(ace, flash, given["mode"], given.get("val_samples"))
+        return original(ace, *args, **kwargs)
+
+    def offline(ace: Any, flash: Flash, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from flashevolve_plugins.adapters.ace.ace_agent_run import train_offline  # noqa: PLC0415 - for this host alone
+
+        given = inspect.signature(original).bind(ace, *args, **kwargs).arguments
+        return train_offline(flash=flash, ace=given.pop("self"), **given)
+
+    def online(ace: Any, flash: Flash, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from flashevolve_plugins.adapters.ace.ace_agent_run import train_online  # noqa: PLC0415 - for this host alone
+
+        given = inspect.signature(original).bind(ace, *args, **kwargs).arguments
+        return train_online(flash=flash, ace=given.pop("self"), **given)
+
+    teach_constructor(package.ACE)
+    wrap_method(package.ACE, "run", run)
+    wrap_method(package.ACE, "_offline_train", offline)
+    wrap_method(package.ACE, "_online_train_and_test", online)
 
 
 def teach_constructor(kind: Any) -> None:
@@ -85,6 +116,24 @@ def teach_method(kind: Any, name: str, begin: Callable[..., PlaybookHost]) -> No
         name: the method's name.
         begin: makes the run from the object, the flash and the method's arguments.
     """
+
+    def method(self: Any, flash: Flash, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from flashevolve_plugins.adapters.ace.run import run_under_flash  # noqa: PLC0415 - only where it is used
+
+        inspect.signature(original).bind(self, *args, **kwargs)  # a wrong argument gets the host's own words
+        return run_under_flash(begin(self, flash, *args, **kwargs), flash)
+
+    wrap_method(kind, name, method)
+
+
+def wrap_method(kind: Any, name: str, under_flash: Callable[..., Any]) -> None:
+    """Let another function stand in for a method under flash.
+
+    Args:
+        kind: the host's class.
+        name: the method's name.
+        under_flash: is given the object, the flash, the host's own method, and the method's arguments.
+    """
     original = getattr(kind, name)
     if hasattr(original, MARK):
         return
@@ -94,10 +143,7 @@ def teach_method(kind: Any, name: str, begin: Callable[..., PlaybookHost]) -> No
         flash = flash_of(self)
         if flash is None:
             return original(self, *args, **kwargs)
-        from flashevolve_plugins.adapters.ace.run import run_under_flash  # noqa: PLC0415 - only where it is used
-
-        inspect.signature(original).bind(self, *args, **kwargs)  # a wrong argument gets the host's own words
-        return run_under_flash(begin(self, flash, *args, **kwargs), flash)
+        return under_flash(self, flash, original, *args, **kwargs)
 
     setattr(method, MARK, True)
     setattr(kind, name, method)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def turn_body(session: Session, number: int, turn: Turn) -> Body:
     """Take one turn: generate, reflect, wait with other lessons if there is a merge queue, curate, apply."""
     lesson: Lesson = (yield from _calls(session, session.host.learn(turn)))[0]
-    if session.holds:
+    if session.holds and lesson.curated:
         session.hold(number, lesson)
         yield Stage(HOLD, (), holds=True, evidence=Evidence(None, session.view.version, feedback=lesson.insight))
     return (yield from _curated(session, number, [lesson], alone=True))

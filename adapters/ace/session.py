@@ -126,6 +126,8 @@ class Session:
         turn = self._open.pop(ended.number, None)
         self._lessons.pop(ended.number, None)
         if turn is None:
+            if ended.record.error is not None and not ended.record.members:
+                raise ended.record.error  # what the host makes of an extra's results, in its own loop as well
             return bool(ended.record.members)
         lesson = self._untold.get(turn.number)
         if lesson is not None:
