@@ -121,7 +121,7 @@ class AcePlaybook:
         embeddings = self._embeddings
         if embeddings is not None:
             texts = [each.content.strip() for each in delta.operations]
-            yield Call("embed", lambda _: embeddings.prepare(texts), self._resource(curator))
+            yield Call("embed", lambda _: embeddings.prepare(texts), self._resource(curator), reads=False)
         return Delta(delta.operations, (delta.helpful_ids, delta.harmful_ids))
 
     def _together(self, reflections: Sequence[Any]) -> Any:

@@ -40,6 +40,7 @@ class Call:
         resource: whose slot it takes.
         seconds: virtual seconds it takes; only virtual drivers read it.
         cost: metric calls that it stands for.
+        reads: whether what it says depends on the playbook.
     """
 
     stage: str
@@ -47,6 +48,7 @@ class Call:
     resource: str = TASK
     seconds: Callable[[], float] | None = None
     cost: int = 0
+    reads: bool = True
 
 
 #: A host's steps, one call after the other: each yields a call and is sent its result.

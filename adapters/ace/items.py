@@ -50,7 +50,7 @@ def _sample(call: Call, function: Any) -> Sample:
 
 
 def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[Any, View]]:
-    """Make a host's calls one after the other. Gives what they came to, and the playbook that the last one read."""
+    """Make a host's calls one after the other. Gives what they came to, and the playbook that was read last."""
     given: Any = None
     view = session.view
     while True:
@@ -59,7 +59,8 @@ def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[
         except StopIteration as end:
             return end.value, view
         stage = Stage(call.stage, (_sample(call, partial(session.read, call.function)),), judged=False)
-        ((view, given),) = yield stage
+        ((seen, given),) = yield stage
+        view = seen if call.reads else view
 
 
 def _curated(

@@ -15,7 +15,7 @@ from flashevolve_plugins.adapters.ace.host import View
 from flashevolve_plugins.adapters.ace.items import extra_body, merge_body, turn_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._driver import Driver, Ended
@@ -109,7 +109,10 @@ class Session:
         self._untold.update((lesson.turn.number, lesson) for lesson in lessons)
         if not changed:
             return False
-        version, entries = self.driver.pool.version + 1, self.host.entries()
+        version = self.driver.pool.version + 1
+        entries: Mapping[str, str] = self.host.entries()
+        if entries == self.view.entries:  # counters alone: many versions share one mapping
+            entries = self.view.entries
         self.view = View(version, self.host.view(), entries)
         self.driver.publish(number, [PoolEntry(version, entries, nan, (version - 1,), number)])
         return True

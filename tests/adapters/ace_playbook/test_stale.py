@@ -106,3 +106,30 @@ def test_what_nobody_has_changed_is_not_judged():
     ace.adapt_offline(make_task(4))
     assert contents(ace) == [f"new rule {n}" for n in range(4)]
     assert all(record.checks == () for record in ends.records)
+
+
+def test_embedding_what_is_added_does_not_hide_what_changed_before():
+    """Between a curation and its application the new texts are embedded: what changes meanwhile is judged all the same."""
+    embedded = threading.Event()
+
+    def embed(texts):
+        if "rule 1" in texts:
+            assert embedded.wait(30)
+        return [[1.0, float(len(text))] for text in texts]
+
+    read = threading.Barrier(2)
+
+    def operations(rules, shown):
+        assert "[ctx-old] old" in shown
+        read.wait(30)
+        content = "sharper" if rules == ["rule 0"] else "sharpest"
+        return [{"op": "ADD", "section": rules[0], "content": rules[0]}, {**UPDATE, "content": content}]
+
+    ends, playbook = Ends(), Playbook()
+    playbook.add(Bullet("old", id="ctx-old"))
+    flash = Flash(progress=False, plugins=[ends], evaluate="example", max_concurrency=2, staleness="guarded")
+    ace = make_ace(NumberModel(operations=operations), executor=flash, playbook=playbook)
+    ace.embedder = embed
+    ace.adapt_offline(make_task(2), lambda record: record.merge["updated"] and embedded.set())
+    assert contents(ace) == ["rule 0", "rule 1", "sharper"]
+    assert [record.terminal.value for record in ends.records] == ["committed", "discarded"]
