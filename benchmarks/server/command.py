@@ -8,18 +8,20 @@ import json
 import socket
 import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from flashevolve_plugins.benchmarks.landscape import Landscape
+from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel, OutputLengths
 from flashevolve_plugins.benchmarks.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["main"]
 
 _HIGHEST_PORT = 65535
+_Kind = TypeVar("_Kind", Landscape, PlaybookLandscape)
 
 
 class _UsageError(Exception):
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--sigma", type=float, default=lengths.sigma, help="spread of the logarithm of the output length")
     add("--longest", type=int, default=lengths.maximum, help="longest output, in tokens")
     add("--landscape", default="{}", metavar="JSON", help='parameters of the landscape, such as {"seed": 1}')
+    add("--playbook", default="{}", metavar="JSON", help="the same of the landscape of playbooks, for ACE's roles")
     add("--max-requests", type=int, help="most requests under way, one more gets status 429 (default: they wait)")
     add("--retry-after", type=float, default=ServerSettings.retry_after, help="seconds that a refused client is told")
     add("--stop-with-stdin", action="store_true", help="end when standard input closes")
@@ -111,27 +114,35 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
     )
     lengths = OutputLengths(options.mean_tokens, options.sigma, options.longest)
     names = tuple(options.model or ServerSettings().models)
-    refusals = {"max_requests": options.max_requests, "retry_after": options.retry_after}
-    return ServerSettings(_landscape(options.landscape), latency, lengths, options.seed, names, **refusals)
+    return ServerSettings(
+        _landscape("--landscape", options.landscape, Landscape),
+        latency,
+        lengths,
+        options.seed,
+        names,
+        max_requests=options.max_requests,
+        retry_after=options.retry_after,
+        playbook=_landscape("--playbook", options.playbook, PlaybookLandscape),
+    )
 
 
-def _landscape(text: str) -> Landscape:
+def _landscape(option: str, text: str, kind: Callable[..., _Kind]) -> _Kind:
     """Return the landscape that a JSON object describes."""
     try:
         values: dict[str, Any] = dict(json.loads(text))
     except (TypeError, ValueError):
-        msg = f"--landscape must be a JSON object, not {text}"
+        msg = f"{option} must be a JSON object, not {text}"
         raise _UsageError(msg) from None
-    known = [field.name for field in fields(Landscape) if field.init]
+    known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(known)):
-        msg = f"--landscape knows no {', '.join(unknown)}, it knows {', '.join(known)}"
+        msg = f"{option} knows no {', '.join(unknown)}, it knows {', '.join(known)}"
         raise _UsageError(msg)
     if isinstance(values.get("needed"), list):
         values["needed"] = tuple(values["needed"])
     try:
-        return Landscape(**values)
+        return kind(**values)
     except TypeError as error:
-        msg = f"--landscape has a value of the wrong type: {error}"
+        msg = f"{option} has a value of the wrong type: {error}"
         raise _UsageError(msg) from None
 
 
@@ -158,7 +169,6 @@ def _listen(host: str, port: int) -> socket.socket:
 def arguments(settings: ServerSettings, port: int) -> Sequence[str]:
     """Return the command line that serves ``settings``."""
     latency, lengths = settings.latency, settings.lengths
-    shape = {field.name: getattr(settings.landscape, field.name) for field in fields(Landscape) if field.init}
     values: dict[str, object] = {
         "--port": port,
         "--seed": settings.seed,
@@ -172,10 +182,16 @@ def arguments(settings: ServerSettings, port: int) -> Sequence[str]:
         "--mean-tokens": lengths.mean,
         "--sigma": lengths.sigma,
         "--longest": lengths.maximum,
-        "--landscape": json.dumps(shape),
+        "--landscape": _described(settings.landscape),
+        "--playbook": _described(settings.playbook),
         "--retry-after": settings.retry_after,
     }
     if settings.max_requests is not None:
         values["--max-requests"] = settings.max_requests
     named = [f"--model={name}" for name in settings.models]
     return [*(f"{option}={value}" for option, value in values.items()), *named]
+
+
+def _described(landscape: Landscape | PlaybookLandscape) -> str:
+    """Return the JSON object that describes a landscape."""
+    return json.dumps({field.name: getattr(landscape, field.name) for field in fields(landscape) if field.init})

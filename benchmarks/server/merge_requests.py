@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 from flashevolve_plugins.hooks.prompts import CHANGE_TITLE, CURRENT_TITLE, MERGE_TASK, VERDICT_TASK, split_fenced
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from flashevolve_plugins.benchmarks.landscape import Landscape
+    from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
+
+    Merging: TypeAlias = Landscape | PlaybookLandscape
 
 __all__ = ["merge_reply"]
 
 _FENCE = re.compile(r"^`{4,}$", re.MULTILINE)
 
 
-def merge_reply(landscape: Landscape, prompt: str, luck: int) -> str | None:
+def merge_reply(landscape: Merging, prompt: str, luck: int) -> str | None:
     """Answer a merge or verdict prompt of ours; None for every other prompt.
 
     A merge loses what the landscape says. A proposal is patched onto the current texts, or discarded if they already
@@ -50,7 +55,7 @@ def _sides(diff: str) -> tuple[str, str]:
     return "\n".join(before), "\n".join(after)
 
 
-def _brings_news(landscape: Landscape, current: str, change: tuple[str, str]) -> bool:
+def _brings_news(landscape: Merging, current: str, change: tuple[str, str]) -> bool:
     """Return whether a change adds a statement that the current text lacks, or drops one that it has."""
     now, before, after = (landscape.stated(text) for text in (current, *change))
     return bool((after - before) - now or (before - after) & now)

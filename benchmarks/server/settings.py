@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from flashevolve_plugins.benchmarks.landscape import Landscape
+from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel, OutputLengths
 
 __all__ = ["ServerSettings"]
@@ -16,7 +17,7 @@ class ServerSettings:
     """What a simulated server is made of.
 
     Args:
-        landscape: decides the answers.
+        landscape: decides the answers to prompts.
         latency: decides how long they take.
         lengths: decides how many tokens they count.
         seed: of lengths and answers; the landscape has its own.
@@ -24,6 +25,7 @@ class ServerSettings:
         max_requests: under way at once; one more is refused with status 429. ``None`` refuses none: those that cannot
             run at once wait.
         retry_after: seconds, before the time scale, after which a refused client is told to come back.
+        playbook: decides the answers of ACE's roles.
 
     Raises:
         ValueError: no model is named, or a number is out of its range.
@@ -36,6 +38,7 @@ class ServerSettings:
     models: tuple[str, ...] = ("simulated",)
     max_requests: int | None = None
     retry_after: float = 1.0
+    playbook: PlaybookLandscape = field(default_factory=PlaybookLandscape)
 
     def __post_init__(self) -> None:
         """Check that there is a model, and the ranges."""

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from flashevolve_plugins.benchmarks.server.playbook_replies import playbook_reply
 from flashevolve_plugins.benchmarks.server.replies import reply
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class Simulator:
     def _choice(self, chat: ChatRequest, key: bytes, seen: int) -> Choice:
         """Return the answer to messages that were answered ``seen`` times before."""
         draw = random.Random(hashlib.blake2b(key + seen.to_bytes(8, "big"), digest_size=16).digest())
-        text = reply(self._settings.landscape, chat.messages, chat.response_format, draw.getrandbits(64))
+        luck = draw.getrandbits(64)
+        text = playbook_reply(self._settings.playbook, chat.messages, luck)
+        if text is None:
+            text = reply(self._settings.landscape, chat.messages, chat.response_format, luck)
         tokens = max(self._settings.lengths.draw(draw, self._median), count_tokens(text))
         slowness = self._settings.latency.draw_slowness(draw)
         limit = chat.max_tokens

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flashevolve_plugins.benchmarks import Landscape
+from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
 from flashevolve_plugins.benchmarks.server import LatencyModel, OutputLengths, ServerSettings
 from flashevolve_plugins.benchmarks.server import command as command_module
 
@@ -58,6 +59,9 @@ def test_it_ends_with_its_standard_input_when_asked_to() -> None:
         (["--landscape", '{"hills": 3}'], "--landscape knows no hills"),
         (["--landscape", '{"rules": "many"}'], "--landscape has a value of the wrong type"),
         (["--landscape", '{"missed": 2}'], "missed must lie within 0 and 1"),
+        (["--playbook", "[1"], "--playbook must be a JSON object"),
+        (["--playbook", '{"hills": 3}'], "--playbook knows no hills"),
+        (["--playbook", '{"lost": 2}'], "lost must lie within 0 and 1"),
         (["--max-requests", "0"], "max_requests must be 1 or more"),
         (["--retry-after", "-1"], "retry_after must be 0 or more"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
@@ -85,6 +89,7 @@ def test_every_setting_survives_the_command_line(monkeypatch: pytest.MonkeyPatch
         ("a", "b"),
         5,
         2.5,
+        PlaybookLandscape(seed=4, rules=9, needed=(2, 2), lost=0.5),
     )
     seen: list[Any] = []
     monkeypatch.setattr(serve_module, "serve", lambda settings, *_, **__: seen.append(settings))
