@@ -23,14 +23,15 @@ class Model:
 
     Args:
         unreadable: numbers for which the curator's answer cannot be read.
+        silent: numbers for which the curator wants nothing.
         fails: numbers whose generation raises.
         reached: called as each call begins, with its role and its prompt.
         base_url: where its server is, if it has one.
         seconds: virtual seconds of stages.
     """
 
-    def __init__(self, *, unreadable=(), fails=(), reached=None, base_url=None, seconds=()):
-        self.unreadable, self.fails = frozenset(unreadable), frozenset(fails)
+    def __init__(self, *, unreadable=(), silent=(), fails=(), reached=None, base_url=None, seconds=()):
+        self.unreadable, self.silent, self.fails = frozenset(unreadable), frozenset(silent), frozenset(fails)
         self.reached = reached
         self.base_url = base_url
         self.seconds = {**SECONDS, **dict(seconds)}
@@ -83,6 +84,8 @@ class Model:
         numbers = [int(each) for each in dict.fromkeys(re.findall(r"H<(\d+)>", prompt))]
         if any(number in self.unreadable for number in numbers):
             return "no operations today"
+        if any(number in self.silent for number in numbers):
+            return json.dumps({"reasoning": "nothing new", "operations": []})
         known = {content for *_, content in BULLET.findall(prompt)}
         operations = [
             {"type": "ADD", "section": SECTIONS[number % 4], "content": f"R<{number}>"}

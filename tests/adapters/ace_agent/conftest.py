@@ -22,6 +22,8 @@ def host():
     """The package, imported from the checkout, and forgotten afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(CHECKOUT)
+        for name in MODULES:  # somebody else's of that name come back afterwards
+            patch.delitem(sys.modules, name, raising=False)
         if CHECKOUT != DOUBLE:  # tiktoken takes its vocabulary from the network
             encoding = SimpleNamespace(encode=str.split)
             tiktoken = ModuleType("tiktoken")
@@ -32,9 +34,9 @@ def host():
         package = import_module("ace")
         assert Path(package.__file__).is_relative_to(CHECKOUT)
         yield package
-    for name in tuple(sys.modules):
-        if name in MODULES or name.split(".")[0] == "ace":
-            del sys.modules[name]
+        for name in tuple(sys.modules):
+            if name in MODULES or name.split(".")[0] == "ace":
+                del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,12 @@ from ace_agent_task import (
 )
 
 from flashevolve_plugins import Flash
+from flashevolve_plugins.hooks import Merge
 
 POLICIES = ["full", "guarded", "reflective", "best-first", "merge"]
-PATIENCE = 60.0  # seconds; who waits longer fails
-OLD = "## STRATEGIES & INSIGHTS\n" + "\n".join(
-    f"[old-{n + 1:05d}] helpful=0 harmful=0 :: R<{100 + n}>" for n in range(5)
+PATIENCE = 20.0  # seconds; who waits longer fails
+OLD = "## STRATEGIES & INSIGHTS\n\n## OTHERS\n" + "\n".join(
+    f"[misc-{n + 1:05d}] helpful=0 harmful=0 :: R<{100 + n}>" for n in range(5)
 )
 
 
@@ -160,8 +161,17 @@ def test_train_accuracies_are_those_of_the_rows(monkeypatch):
 
 def test_between_curations_lessons_bring_counts_alone(monkeypatch):
     model = Model()
-    ace = make_ace(model, monkeypatch, executor=flash(clock="virtual"), initial_playbook=OLD)
+    waited = set()
+
+    class Watched(Merge):
+        def take(self, waiting, pool, *, last):
+            waited.update(each.number for each in waiting)
+            return super().take(waiting, pool, last=last)
+
+    settings = flash(clock="virtual", staleness=Watched())
+    ace = make_ace(model, monkeypatch, executor=settings, initial_playbook=OLD)
     trained(ace, size=9, curator_frequency=3)
+    assert len(waited) == 3  # the others wait for nobody
     assert set(contents(ace.playbook)) == {f"R<{n}>" for n in (2, 5, 8, *range(100, 105))}
     assert model.count("curator") <= 3
     assert sum(helpful + harmful for _, helpful, harmful, _ in bullets(ace.playbook)) == tags_given(model)
@@ -241,7 +251,7 @@ def test_a_window_is_tested_with_what_the_windows_before_have_taught(policy, mon
 
 @pytest.mark.parametrize("slow", ["validate", "reflect"])
 def test_a_window_waits_for_the_turns_and_the_test_of_the_one_before(slow, monkeypatch):
-    settings = flash(clock="virtual", max_concurrency=8, staleness="full")
+    settings = flash(clock="virtual", max_concurrency=32, staleness="full")  # so that no call waits for a slot
     ace = make_ace(Model(seconds={slow: 100.0}), monkeypatch, executor=settings)
     generate, begun = ace.generator.generate, []
 

@@ -8,7 +8,7 @@ from ace_agent_task import Model, Processor, config, files, folder, make_ace, sa
 
 from flashevolve_plugins import Flash
 
-TRAILING = "## STRATEGIES & INSIGHTS\n[old-00001] helpful=0 harmful=0 :: R<1>\n\n## OTHERS\n\n"
+TRAILING = "## STRATEGIES & INSIGHTS\n\n## OTHERS\n[misc-00001] helpful=0 harmful=0 :: R<1>\n\n"
 
 OFFLINE = [
     {},
@@ -28,7 +28,7 @@ ONLINE = [
 def ran(name, mode, settings, monkeypatch, *, executor=..., **ace_settings):
     Path(name).mkdir()
     monkeypatch.chdir(Path(name).resolve())
-    model = Model(unreadable={1, 7})
+    model = Model(unreadable={1, 7}, silent={0})
     ace = make_ace(model, monkeypatch, executor=executor, **ace_settings)
     given = {"test_samples": samples(10 if mode == "online" else 3)}
     if mode == "offline":
@@ -66,7 +66,8 @@ def test_online(settings, monkeypatch):
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.parametrize("mode", ["offline", "online"])
 def test_a_playbook_of_ones_own_with_ids_that_the_host_gives_twice(mode, monkeypatch):
-    assert_equal(mode, {"online_eval_frequency": 4}, monkeypatch, initial_playbook=TRAILING)
+    own = assert_equal(mode, {"online_eval_frequency": 4}, monkeypatch, initial_playbook=TRAILING)
+    assert own[2].count("[misc-00001]") == 2
 
 
 @pytest.mark.usefixtures("in_order")
