@@ -29,7 +29,7 @@ Onto = Literal["best", "frontier"]
 
 MAX_ITEMS = 16
 MAX_BATCH = 8
-SLOTS_PER_WRITER = 32  # so many slots find about as many lessons as one call at a time can write into the artifact
+SLOTS_PER_WRITER = 4  # where two lessons or more go together, curations are a fifth of all calls, and some take long
 FIRST_BATCH = 4
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more

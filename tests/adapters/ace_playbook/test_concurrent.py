@@ -94,7 +94,7 @@ def test_samples_begin_in_the_hosts_order():
     assert asked == [f"question {n}" for n in range(40)] * 2
 
 
-@pytest.mark.parametrize(("policy", "calls"), [(Merge(max_batch=8), 12), (Aggregate(group=5), 10)])
+@pytest.mark.parametrize(("policy", "calls"), [(Merge(max_batch=8), 24), (Aggregate(group=5), 10)])
 def test_a_merge_queue_curates_several_lessons_in_one_call(policy, calls):
     ace, result, records, _flash = run(NumberModel(), staleness=policy, clock="virtual")
     assert contents(ace) == sorted(f"rule {n}" for n in range(40))
