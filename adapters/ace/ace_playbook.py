@@ -103,7 +103,9 @@ class AcePlaybook:
             str(each.get("content", each)) if isinstance(each, dict) else str(each) for each in reflection.insights
         ]
         content = _Content(generation, feedback, reflection, started)
-        return Lesson(turn, "\n".join([reflection.diagnosis, *insights]).strip(), content)
+        # The host's own curator asks no model where there is no insight: nothing then waits for the others.
+        curated = bool(insights) or type(ace.curator) is not self.package.Curator
+        return Lesson(turn, "\n".join([reflection.diagnosis, *insights]).strip(), content, curated=curated)
 
     def _feedback(self, sample: Any, generation: Any) -> Any:
         return self.ace._build_feedback(sample, self.task, generation=generation, feedback_fn=self._feedback_fn)

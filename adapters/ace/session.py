@@ -176,4 +176,10 @@ class Session:
         now = self.driver.now()
         if self._urls and now - self._last_end > SILENT:
             self._last_end = now
-            require_connections(self._urls)
+            try:
+                require_connections(self._urls)
+            except BackendError as error:
+                raise BackendError(
+                    f"Nothing has come for {SILENT:.0f} seconds, and no server answers at {', '.join(self._urls)}: start it, "
+                    "then run again. The playbook keeps what was learned before."
+                ) from error
