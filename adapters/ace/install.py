@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, current, disabled, resolve
@@ -31,6 +32,8 @@ def install() -> None:
     package = sys.modules["ace"]
     if _has(package, "ACE", "Playbook", "apply_delta", "Generator", "Reflector", "Curator", "DeltaContext"):
         _teach_playbook(package)
+    elif _is_framework(package):
+        _teach_framework(package)
     elif _has(package, "ACE", "Generator", "Reflector", "Curator") and _has(package.ACE, *AGENT):
         _teach_agent(package)
     else:
@@ -39,6 +42,16 @@ def install() -> None:
 
 def _has(package: Any, *names: str) -> bool:
     return all(hasattr(package, name) for name in names)
+
+
+def _is_framework(package: Any) -> bool:
+    """``ace-framework`` of a version whose loop is known: later ones are another design under the same names."""
+    try:
+        numbers = version("ace-framework").split(".")
+    except PackageNotFoundError:
+        return False
+    known = numbers[:2] == ["0", "7"] and numbers[2:3] in (["0"], ["1"])
+    return known and _has(package, "OfflineACE", "ReplayAgent", "Skillbook", "UpdateBatch", "UpdateOperation")
 
 
 def _teach_playbook(package: Any) -> None:
@@ -58,6 +71,24 @@ def _teach_playbook(package: Any) -> None:
     teach_constructor(package.ACE)
     teach_method(package.ACE, "adapt_offline", offline)
     teach_method(package.ACE, "adapt_online", online)
+
+
+def _teach_framework(package: Any) -> None:
+    """``ace-framework``. ``OnlineACE`` stays as it is."""
+    original = package.OfflineACE.run
+
+    def run(ace: Any, flash: Flash, *args: Any, **kwargs: Any) -> PlaybookHost:
+        from flashevolve_plugins.adapters.ace.ace_framework import AceFramework  # noqa: PLC0415 - for this host alone
+
+        given = inspect.signature(original).bind(ace, *args, **kwargs)
+        given.apply_defaults()
+        host = AceFramework(ace, given.arguments, lockstep=flash.lockstep)
+        given.arguments["samples"] = ()  # the host checks the others
+        original(*given.args, **given.kwargs)
+        return host
+
+    teach_constructor(package.OfflineACE)
+    teach_method(package.OfflineACE, "run", run)
 
 
 def _teach_agent(package: Any) -> None:
