@@ -198,7 +198,7 @@ class AceFramework:
         return self.package.UpdateOperation(kind, "", content=text or None, skill_id=entry)
 
     def apply(self, lessons: Sequence[Lesson], delta: Delta) -> bool:
-        """Tag, consolidate, track and update, in the host's order. To the host a sample has failed if one raises."""
+        """Tag, consolidate, track and update, in the host's order. To the host its sample has failed if one raises."""
         book, output = self.ace.skillbook, delta.counters
         folds = [each for each in delta.operations if isinstance(each, skillbook.Consolidation)]
         updates = [each for each in delta.operations if not isinstance(each, skillbook.Consolidation)]
@@ -217,6 +217,9 @@ class AceFramework:
                 failure = failure or error
                 if self._lockstep:  # elsewhere it costs no other operation
                     break
+        if failure is not None and len(lessons) > 1:  # nobody knows whose it was
+            self._results.dropped(failure)
+            failure = None
         for lesson in lessons:
             lesson.told = self._result(lesson, output) if failure is None else failure
         before, self._state = self._state, skillbook.state(book)

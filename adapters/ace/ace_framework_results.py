@@ -51,6 +51,10 @@ class Results:
         logger.warning("Sample %s of epoch %s failed: %s", turn.step, turn.epoch, why)
         self._failures.append((turn.epoch, turn.step, str(error)[:100]))
 
+    def dropped(self, error: Exception) -> None:
+        """Warn of an operation that could not be applied, of a curation for several samples."""
+        logger.warning("An operation for several samples was dropped: %s: %s", type(error).__name__, str(error)[:200])
+
     def finish(self) -> list[Any]:
         """All results."""
         if self._failures:

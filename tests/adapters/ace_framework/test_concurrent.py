@@ -20,6 +20,7 @@ from framework_task import (
 )
 
 from flashevolve_plugins import Flash
+from flashevolve_plugins.hooks import Aggregate
 
 POLICIES = ["full", "guarded", "reflective", "best-first", "merge", "aggregate"]
 
@@ -137,13 +138,7 @@ def test_virtual_runs_repeat_themselves():
 
 
 def test_a_merge_is_one_call_with_all_lessons_and_each_sample_gets_its_result():
-    held = threading.Barrier(4)
-
-    def reached(role, prompt):
-        if role == "reflector":
-            held.wait(30)
-
-    model = NumberModel(reached=reached)
+    model = NumberModel(reached=together(4, "reflector"))
     ace = make_ace(model, executor=flash(staleness="merge"))
     results = run(ace, make_samples(4))
     prompts = [prompt for role, prompt in model.calls if role == "manager"]
@@ -157,6 +152,19 @@ def test_a_merge_is_one_call_with_all_lessons_and_each_sample_gets_its_result():
     assert sorted(each.step for each in results) == [1, 2, 3, 4]
     assert contents(ace) == [f"rule {n}" for n in range(4)]
     assert len({id(each.skill_manager_output) for each in results}) == len(prompts)
+
+
+def test_an_operation_of_a_merge_that_the_host_cannot_apply_costs_nothing_else(caplog):
+    def operations(learned, prompt):
+        wrong = {"type": "ADD", "section": " ", "content": "of no section"}
+        return [wrong] * (len(learned) > 1) + add_all(learned, prompt)
+
+    ace = make_ace(
+        NumberModel(operations, reached=together(4, "reflector")), executor=flash(staleness=Aggregate(group=4))
+    )
+    assert len(run(ace, make_samples(4))) == 4
+    assert contents(ace) == [f"rule {n}" for n in range(4)]
+    assert caplog.text.count("An operation for several samples was dropped: IndexError") == 1
 
 
 # -- deduplication --------------------------------------------------------------------------------------------------
