@@ -130,9 +130,10 @@ class ItemRecorded:
 
 @dataclass(slots=True)
 class PoolUpdated:
-    """The pool has a new entry; ``version`` counts them all."""
+    """The pool has a new entry; ``version`` counts them all. ``anchors``: all that is under way was made from it."""
 
     version: int
+    anchors: bool = False
 
 
 @dataclass(slots=True)

@@ -262,6 +262,9 @@ class Scheduler:
             raise InvalidTransition(0, f"bring the pool from version {self.version} to {event.version}", ())
         self.version = event.version
         self.merge_queue.changed = True
+        if event.anchors:
+            for item in self.items.values():
+                item.version = item.judged_version = event.version
 
     def _slots_changed(self, event: ev.SlotsChanged) -> None:
         self.slots[event.resource] = event.slots

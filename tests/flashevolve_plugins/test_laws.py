@@ -251,9 +251,7 @@ class World(Account):
             case "late answer" if self.pending:
                 self.answer_late(pick)
             case "pool grows":
-                self.version += 1 + size % 2
-                self.queue_changed = True
-                self.feed(ev.PoolUpdated(self.version))
+                self.grow(1 + size % 2, anchors=pick % 5 == 0)
             case "plan changes":
                 self.max_items, self.validations = (size or None), 1 + pick % 3
                 self.queue_changed = True
@@ -274,6 +272,13 @@ class World(Account):
                 self.stop(cancel=size > 2)
             case "the impossible":
                 self.illegal(pick)
+
+    def grow(self, entries: int, *, anchors: bool) -> None:
+        self.version += entries
+        self.queue_changed = True
+        for life in self.lives.values() if anchors else ():
+            life.anchor = life.judged = self.version
+        self.feed(ev.PoolUpdated(self.version, anchors))
 
     def stop(self, *, cancel: bool) -> None:
         self.stopping = True
