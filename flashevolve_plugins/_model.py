@@ -246,7 +246,7 @@ class ItemRecord:
         number: the item's number.
         terminal: how it ended.
         reason: why; empty for a commit.
-        version: the pool version it was born at.
+        version: the pool version it was born at; 0 if it was made from the seed while that was being validated.
         staleness: how much older than the pool it was when it ended, or when its validation began if it had one.
         spent: metric calls it spent.
         story: its moves, oldest first.
