@@ -292,6 +292,8 @@ class Driver(ABC):
             event = ev.SampleFinished(item, index, spent)
         else:
             opened.error = opened.error or error
+            if item == self._origin:  # nothing will come of what is made from it
+                self.stop(f"item {item} failed")
             event = ev.SampleFailed(item, index, sample.cost)
         self._carry_out(self.scheduler.handle(event))
 
