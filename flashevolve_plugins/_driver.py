@@ -76,6 +76,7 @@ class Driver(ABC):
         self._source: Callable[[int], Body | None] | None = None
         self._invitation: int | None = None
         self._untold: Ended | None = None
+        self._origin: int | None = None  # the host item that all others are made from, until it has ended
         self._next_snapshot = 0.0
         #: Called on the caller's thread about as often as snapshots are told, also while nothing ends.
         self.tick: Callable[[], None] = lambda: None
@@ -142,7 +143,9 @@ class Driver(ABC):
             raise FlashEvolveError("The host asked for a stage while no slot was free for a new item.")
         return HostItem(self, self._invitation)
 
-    def run_host_stage(self, item: int, stage: Stage, *, first: bool) -> list[Any]:
+    def run_host_stage(
+        self, item: int, stage: Stage, *, first: bool, meanwhile: Callable[[], None] | None = None
+    ) -> list[Any]:
         """Run one stage of a host item and wait for it. See :meth:`HostItem.run`."""
         if first:
             self._invitation = None
@@ -152,12 +155,15 @@ class Driver(ABC):
             opened = self._open[item]
             opened.begin(stage)
             self._feed(ev.StageReady(item, stage))
+        if meanwhile is not None:
+            self._origin = item
+            meanwhile()
         kept = self.scheduler.items[item]
         while kept.state not in {State.DECIDING, State.ENDING}:
             self._step()
         error, opened.error = opened.error, None
         if kept.state is State.ENDING:
-            raise FlashEvolveError(f"The run cannot go on with {stage.name}: {self._ended[-1].outcome.reason}.")
+            raise FlashEvolveError(f"The run cannot go on with {stage.name}: {self._ended_item(item).outcome.reason}.")
         if error is not None:
             raise error
         return opened.results
@@ -166,8 +172,16 @@ class Driver(ABC):
         """End a host item and record it. See :meth:`HostItem.end`."""
         if self.scheduler.items[item].state is State.DECIDING:
             self._feed(ev.ItemDecided(item, outcome.terminal, outcome.reason))
-        if self._ended:  # else the host was interrupted inside a stage, and leaving the driver records the item
-            self.recorded(self._ended.pop(), entries, counted=counted)
+        anchors = item == self._origin and bool(entries)
+        if anchors:
+            self._origin = None
+        if any(each.number == item for each in self._ended):  # else it was interrupted, and leaving records the item
+            ended = self._ended_item(item)
+            self._ended.remove(ended)
+            self.recorded(ended, entries, counted=counted, anchors=anchors)
+
+    def _ended_item(self, item: int) -> Ended:
+        return next(each for each in self._ended if each.number == item)
 
     def next_ended(self) -> Ended | None:
         """Wait for an item to end; ``None`` when there is none and none will come.
@@ -188,6 +202,7 @@ class Driver(ABC):
         error: BaseException | None = None,
         *,
         counted: bool = True,
+        anchors: bool = False,
     ) -> None:
         """The host has been told of ``ended``, and its pool took these entries; or it raised ``error``."""
         record = ended.record
@@ -202,7 +217,7 @@ class Driver(ABC):
         self._admit(entries)
         self.policies.item_ended(record)
         if entries:
-            self._feed(ev.PoolUpdated(self.pool.version))
+            self._feed(ev.PoolUpdated(self.pool.version, anchors))
         self._feed(ev.ItemRecorded(ended.number, failed=record.terminal is not ended.record.terminal))
         if self._source is not None:
             self._plan()
@@ -217,7 +232,7 @@ class Driver(ABC):
         opened = self._open[item]
         opened.entries += tuple(entry.version for entry in entries)
         self._admit(entries)
-        self._feed(ev.PoolUpdated(self.pool.version, item))
+        self._feed(ev.PoolUpdated(self.pool.version, item=item))
 
     def _admit(self, entries: Sequence[PoolEntry]) -> None:
         self.pool.append(entries)
@@ -296,6 +311,8 @@ class Driver(ABC):
             event = ev.SampleFinished(item, index, spent)
         else:
             opened.error = opened.error or error
+            if item == self._origin:  # nothing will come of what is made from it
+                self.stop(f"item {item} failed")
             event = ev.SampleFailed(item, index, sample.cost)
         self._carry_out(self.scheduler.handle(event))
 
@@ -322,7 +339,7 @@ class Driver(ABC):
             case ev.JudgeStale(item, stage):
                 answer = self._decisions.judge(item, stage)
             case ev.ConsultQueue(items, last):
-                return self._decisions.consult(items, last=last)
+                return self._decisions.consult(items, last=last) if self._origin is None else (ev.QueueWaits(),)
             case ev.EndItem(item, terminal, reason, stage):
                 answer = self._end(item, terminal, reason, stage)
             case ev.CancelSample(item, index):

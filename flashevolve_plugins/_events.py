@@ -137,9 +137,13 @@ class ItemRecorded:
 
 @dataclass(slots=True)
 class PoolUpdated:
-    """The pool has a new entry; ``version`` counts them all. ``item`` brought it, and goes on."""
+    """The pool has a new entry; ``version`` counts them all.
+
+    ``anchors``: all that is under way was made from it. ``item`` brought it, and goes on.
+    """
 
     version: int
+    anchors: bool = False
     item: int | None = None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins._model import Outcome, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._model import PoolEntry, Stage
@@ -26,8 +26,13 @@ class HostItem:
         self._driver = driver
         self._begun = False
 
-    def run(self, stage: Stage) -> list[Any]:
+    def run(self, stage: Stage, meanwhile: Callable[[], None] | None = None) -> list[Any]:
         """Run one stage and wait for it.
+
+        Args:
+            stage: what to run.
+            meanwhile: called once it has begun, to offer what is made from what this item brings, before that is in
+                the pool. Nobody leaves the merge queue until this item has ended.
 
         Returns:
             The samples' results, in sample order.
@@ -35,7 +40,7 @@ class HostItem:
         Raises:
             Exception: what the first failing sample raised.
         """
-        return self._driver.run_host_stage(self.number, stage, first=not self._take_begun())
+        return self._driver.run_host_stage(self.number, stage, first=not self._take_begun(), meanwhile=meanwhile)
 
     def _take_begun(self) -> bool:
         begun, self._begun = self._begun, True

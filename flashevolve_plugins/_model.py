@@ -251,7 +251,7 @@ class ItemRecord:
         number: the item's number.
         terminal: how it ended.
         reason: why; empty for a commit.
-        version: the pool version it was born at.
+        version: the pool version it was born at; 0 if it was made from the seed while that was being validated.
         staleness: how much older than the pool it was when it ended, or when its validation began if it had one.
         spent: metric calls it spent.
         story: its moves, oldest first.
@@ -298,6 +298,7 @@ class Limits:
         may_hold: whether the merge queue is of use, if a policy wants one.
         holds: whether items wait in the merge queue, and share a validation there; the driver says so.
         validations: items that leave the merge queue to be validated, alone or merged, at once at most.
+        validates: whether artifacts are validated before they enter the pool.
     """
 
     slots: Mapping[str, int]
@@ -310,3 +311,4 @@ class Limits:
     may_hold: bool = True
     holds: bool = False
     validations: int = 1
+    validates: bool = True

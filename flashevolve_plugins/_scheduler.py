@@ -51,6 +51,7 @@ class Scheduler:
         self.items: dict[int, Item] = {}
         self.merge_queue = MergeQueue(limits.validations)
         self.holds = limits.holds
+        self.validates = limits.validates
         self.max_items = limits.max_items
         self._proposals = 0
         self._limits = limits
@@ -272,6 +273,9 @@ class Scheduler:
             item.brought = self.version - item.version
         self.version = event.version
         self.merge_queue.changed = True
+        if event.anchors:
+            for item in self.items.values():
+                item.version = item.judged_version = event.version
 
     def _slots_changed(self, event: ev.SlotsChanged) -> None:
         self.slots[event.resource] = event.slots

@@ -38,6 +38,7 @@ class Snapshot:
         reserved: metric calls reserved.
         feedback_calls: metric calls that reflective datasets made. The host makes them too, and its budget counts none.
         budget: metric calls in all, or ``None``.
+        validates: whether artifacts are validated before they enter the pool.
         seed_score: the seed's validation score, or ``None`` before it is known.
         best_score: the best validation score, or ``None`` before the seed's is known.
         busy_seconds: resource name to the slot seconds used since the run began.
@@ -62,6 +63,7 @@ class Snapshot:
     reserved: int = 0
     feedback_calls: int = 0
     budget: int | None = None
+    validates: bool = True
     seed_score: float | None = None
     best_score: float | None = None
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class Meter:
             reserved=scheduler.ledger.reserved,
             feedback_calls=feedback_calls,
             budget=scheduler.ledger.limit,
+            validates=scheduler.validates,
             seed_score=self.seed_score,
             best_score=self.best_score,
             busy_seconds=self._busy_seconds(now),

@@ -75,7 +75,7 @@ class QueuePolicy(StalenessPolicy):
     @hookimpl
     def flashevolve_plan(self, snapshot: Snapshot) -> Plan:
         """How many proposals in flight; one validation at a time, or as many writers as the slots keep busy."""
-        if snapshot.seed_score is not None:
+        if snapshot.validates:
             return Plan(self.max_items or MAX_ITEMS)
         slots = snapshot.slots.get(snapshot.entry, 1)
         return Plan(self.max_items or 2 * slots, validations=max(1, slots // SLOTS_PER_WRITER))

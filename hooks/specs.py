@@ -64,9 +64,9 @@ def flashevolve_merge_batch(waiting: Sequence[ItemView], pool: Pool, last: bool)
     """Decide what leaves the merge queue. The first result that is not ``None`` wins.
 
     Where a plugin of the run implements this hook, an item that passed its gate waits in the queue instead of going to
-    its validation. Fires on the caller's thread when a validation may start, after every change: an item came to wait,
-    an item ended, an artifact entered the pool. If no plugin answers, nothing leaves. A plugin that raises stops the
-    run, whose state is kept.
+    its validation. Fires on the caller's thread when a validation may start and the seed is in the pool, after every
+    change: an item came to wait, an item ended, an artifact entered the pool. If no plugin answers, nothing leaves. A
+    plugin that raises stops the run, whose state is kept.
 
     Args:
         waiting: the items that wait, oldest first, with their evidence; at least one.

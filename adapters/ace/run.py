@@ -112,6 +112,7 @@ def _limits(host: PlaybookHost, flash: Flash, state: StateFile | None) -> Limits
         offer_cost=0,
         max_items=1 if lockstep else flash.max_items,
         may_hold=not lockstep,
+        validates=False,
     )
 
 

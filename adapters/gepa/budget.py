@@ -68,7 +68,7 @@ def require_budget(engine: Any, calls_per_example: int) -> Costs:
         minibatch = min(minibatch, max(len(proposer.trainset), 1))
     costs = Costs(seed, validation, 2 * tasks * minibatch * calls_per_example)
     limit = max_metric_calls(engine)
-    if limit is not None and limit < costs.least and not _resumes(engine):
+    if limit is not None and limit < costs.least and not resumes(engine):
         raise UsageError(
             f"max_metric_calls={limit} cannot pay for the seed's validation ({seed}), one proposal "
             f"({costs.proposal}) and its validation ({validation}): raise it to at least {costs.least}, or use a "
@@ -77,6 +77,6 @@ def require_budget(engine: Any, calls_per_example: int) -> Costs:
     return costs
 
 
-def _resumes(engine: Any) -> bool:
+def resumes(engine: Any) -> bool:
     """Whether the host goes on from a state file: a spent budget then ends the run with what the file holds."""
     return engine.run_dir is not None and (Path(engine.run_dir) / "gepa_state.bin").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._audit import with_item_file
@@ -14,6 +15,7 @@ from flashevolve_plugins._pool import Pool
 from flashevolve_plugins.adapters.gepa.bookkeeping import Bookkeeping
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls, require_budget
 from flashevolve_plugins.adapters.gepa.console import quiet_console
+from flashevolve_plugins.adapters.gepa.early import may_offer_early
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for, logger
 from flashevolve_plugins.adapters.gepa.items import LOCAL, REFLECTION, STAGES, TASK
 from flashevolve_plugins.adapters.gepa.lockstep import run_in_lockstep
@@ -161,9 +163,12 @@ class _Run:
         stage, finish = self._session.evaluation_stage(
             "validate", [(candidate, batch)], commits=True, capture_traces=False
         )
-        item = self._session.driver.host_item()
+        session = self._session
+        item, early = session.driver.host_item(), None
+        if session.holds and may_offer_early(session.engine):
+            early = partial(session.begin_early, candidate)
         try:
-            evaluation = finish(item.run(stage))[0]
+            evaluation = finish(item.run(stage, early))[0]
         except Exception as error:
             item.end(Terminal.FAILED, f"{type(error).__name__}: {error}")
             raise
@@ -175,7 +180,7 @@ class _Run:
     def _should_stop(self, state: Any) -> bool:
         """Between two iterations of the host's loop: record the item it ran over, and wait for the next to end."""
         session = self._session
-        if session.state is None:
+        if not session.begun:
             session.begin(state, self._seed_item)
             self._bookkeeping.begin(state)
             session.driver.tick = self._bookkeeping.tick
@@ -200,7 +205,7 @@ class _Run:
     def _keep_what_is_paid(self) -> None:
         """The run ends early: let the host's state count what was spent on items that did not end, and save it."""
         engine, state, ledger = self._session.engine, self._session.state, self._session.driver.scheduler.ledger
-        if state is None:
+        if not self._session.begun:
             return
         self._bookkeeping.end()
         state.total_num_evals = max(state.total_num_evals, ledger.spent)

@@ -14,6 +14,7 @@ from flashevolve_plugins import _events as ev
 from flashevolve_plugins._errors import BackendError
 from flashevolve_plugins._model import Sample, Stage, Terminal
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls
+from flashevolve_plugins.adapters.gepa.early import BeforeState
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.pool import new_entries
@@ -59,7 +60,10 @@ class Session:
         self._calls_per_example = evaluator.calls_per_example
         self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
         self.merges = Merges(self)
+        #: The host's; before there is one, what items read of it that are offered early, or ``None``.
         self.state: Any = None
+        #: Whether the host's state exists.
+        self.begun = False
         self._validates_all = type(engine.val_evaluation_policy) is FullEvaluationPolicy
         #: What is in the pool or being validated, as sorted (component, text) pairs, and how often. See :meth:`take`.
         self.taken: Counter[tuple[tuple[str, str], ...]] = Counter()
@@ -76,12 +80,22 @@ class Session:
 
     def begin(self, state: Any, seed: HostItem) -> None:
         """The seed is validated and the host's state exists: offer items from now on."""
-        self.state = state
+        before, self.state, self.begun = self.state, state, True
         self._drop_cache()
-        self._first_iteration = state.i + 1
         ledger = self.driver.scheduler.ledger
-        ledger.limit, ledger.spent = max_metric_calls(self.engine), state.total_num_evals  # of both runs, if resumed
+        ledger.limit = max_metric_calls(self.engine)
+        if before is not None:
+            before.hand_over(state)
+            seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
+            return
+        self._first_iteration = state.i + 1
+        ledger.spent = state.total_num_evals  # of both runs, if resumed
         seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
+        self.driver.offer_from(self.source, self._merge)
+
+    def begin_early(self, seed: dict[str, str]) -> None:
+        """The seed is being validated, for which the host's state waits: offer items that are made from the seed."""
+        self.state = BeforeState(seed)
         self.driver.offer_from(self.source, self._merge)
 
     def _drop_cache(self) -> None:
@@ -106,8 +120,9 @@ class Session:
             if merge is not None:
                 return merge
             with self.scope(iteration):
+                selector = self.proposer.candidate_selector if self.begun else self.state
                 tasks = self.proposer.sampling_strategy.sample_tasks(
-                    self.state, self.proposer.candidate_selector, self.proposer.batch_sampler, self.proposer.trainset
+                    self.state, selector, self.proposer.batch_sampler, self.proposer.trainset
                 )
         except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
             return failed(error, recording)

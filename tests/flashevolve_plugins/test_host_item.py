@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from virtual_items import STAGES, Queueing, queued_item, rejected_item, several
 
 from flashevolve_plugins import FlashEvolveError
 from flashevolve_plugins._events import SlotsChanged
@@ -18,15 +19,13 @@ from flashevolve_plugins._model import (
     Stage,
     Terminal,
 )
-from flashevolve_plugins._policies import AcceptAll
+from flashevolve_plugins._policies import AcceptAll, Batch
 from flashevolve_plugins._virtual import VirtualDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flashevolve_plugins._bodies import Body
-
-STAGES = ("rollout", "propose", "gate", "validate")
 
 
 def _stage(name: str, count: int) -> Stage:
@@ -105,6 +104,47 @@ def test_a_host_item_that_never_ran_needs_no_end() -> None:
     driver.host_item().end(Terminal.FAILED)
     assert driver.finish().ended == {}
     assert driver.host_item().run(_stage("rollout", 1)) == [0]
+
+
+def test_what_is_offered_while_the_seed_is_validated_waits_for_it_and_is_not_stale() -> None:
+    queueing = Queueing(lambda waiting, _: Batch((waiting[0].number,)))
+    driver = VirtualDriver(_limits(3, holds=True), queueing)
+    seed = driver.host_item()
+    slow = Stage("validate", tuple(Sample(int, "task", seconds=lambda: 10.0) for _ in range(2)), commits=True)
+    seed.run(slow, lambda: driver.offer_from(several(4, queued_item)))
+    assert driver.now() == 10
+    assert driver.snapshot().queued == 3  # their rollouts took 2, 3 and 4 seconds, one after the other
+    assert queueing.asked == []
+    seed.end(Terminal.COMMITTED, entries=[PoolEntry(1, "seed", 0.5)], counted=False)
+    assert [waiting for waiting, _ in queueing.asked] == [(2, 3, 4)]
+    records = []
+    while (ended := driver.next_ended()) is not None:
+        records.append(ended.record)
+        driver.recorded(ended, [PoolEntry(driver.pool.version + 1, ended.number, 0.0, item=ended.number)])
+    assert [(record.number, record.staleness) for record in records] == [(2, 0), (3, 1), (4, 2)]
+    assert [(item.number, item.staleness) for item in queueing.judged] == [(3, 1), (4, 2)]
+    assert driver.finish().seed_score == 0.5
+
+
+def test_if_the_seed_fails_what_was_offered_meanwhile_has_its_end_too() -> None:
+    def fail() -> None:
+        raise ValueError("bad example")
+
+    def body(number: int) -> Body:
+        return queued_item(number) if number == 2 else rejected_item(number, 9.0)  # which waits when the seed fails
+
+    queueing = Queueing(lambda waiting, _: Batch((waiting[0].number,)))
+    driver = VirtualDriver(_limits(3, holds=True), queueing)
+    with driver:
+        seed = driver.host_item()
+        stage = Stage("validate", (Sample(fail, "task", seconds=lambda: 2.5),), commits=True)
+        with pytest.raises(ValueError, match="bad example"):
+            seed.run(stage, lambda: driver.offer_from(several(9, body)))  # the slot that this frees is given to nobody
+        seed.end(Terminal.FAILED, "bad example")
+    assert [(record.number, record.terminal) for record in queueing.records] == [
+        (1, Terminal.FAILED), *((number, Terminal.CANCELLED) for number in (2, 3, 4))
+    ]  # fmt: skip
+    assert queueing.asked == []
 
 
 def test_two_host_items_at_once_are_refused() -> None:

@@ -118,7 +118,7 @@ class World(Account):
         life.brought = self.version - life.anchor
         self.version += 1
         self.queue_changed = True
-        return ev.PoolUpdated(self.version, life.number)
+        return ev.PoolUpdated(self.version, item=life.number)
 
     def _offer(self, item: int) -> ev.Event:
         self.offering = None
@@ -267,9 +267,7 @@ class World(Account):
             case "late answer" if self.pending:
                 self.answer_late(pick)
             case "pool grows":
-                self.version += 1 + size % 2
-                self.queue_changed = True
-                self.feed(ev.PoolUpdated(self.version))
+                self.grow(1 + size % 2, anchors=pick % 5 == 0)
             case "plan changes":
                 self.max_items, self.validations = (size or None), 1 + pick % 3
                 self.queue_changed = True
@@ -290,6 +288,13 @@ class World(Account):
                 self.stop(cancel=size > 2)
             case "the impossible":
                 self.illegal(pick)
+
+    def grow(self, entries: int, *, anchors: bool) -> None:
+        self.version += entries
+        self.queue_changed = True
+        for life in self.lives.values() if anchors else ():
+            life.anchor = life.judged = self.version
+        self.feed(ev.PoolUpdated(self.version, anchors))
 
     def stop(self, *, cancel: bool) -> None:
         self.stopping = True
