@@ -49,6 +49,34 @@ def _sample(call: Call, function: Any) -> Sample:
     return Sample(function, call.resource, cost=call.cost, seconds=call.seconds)
 
 
+class _Reading:
+    """A call of a role, which is given the playbook as it is when the call begins.
+
+    Args:
+        session: the run.
+        call: the call.
+    """
+
+    def __init__(self, session: Session, call: Call) -> None:
+        self._session, self._call = session, call
+        self._view: View | None = None
+
+    def sample(self) -> Sample:
+        """The call as a sample."""
+        seconds = None if self._call.seconds is None else self._seconds
+        return Sample(self._run, self._call.resource, cost=self._call.cost, seconds=seconds)
+
+    def _seconds(self) -> float:
+        """How long it takes in virtual time, where this is asked as the call begins, and the rest done as it ends."""
+        assert self._call.seconds is not None  # noqa: S101 - else nobody asks
+        self._view = self._session.view
+        return self._call.seconds()
+
+    def _run(self) -> tuple[View, Any]:
+        view = self._view or self._session.view
+        return view, self._call.function(view.playbook)
+
+
 def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[Any, View]]:
     """Make a host's calls one after the other. Gives what they came to, and the playbook that was read last."""
     given: Any = None
@@ -58,8 +86,7 @@ def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[
             call = calls.send(given)
         except StopIteration as end:
             return end.value, view
-        stage = Stage(call.stage, (_sample(call, partial(session.read, call.function)),), judged=False)
-        ((seen, given),) = yield stage
+        ((seen, given),) = yield Stage(call.stage, (_Reading(session, call).sample(),), judged=False)
         view = seen if call.reads else view
 
 

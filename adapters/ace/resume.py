@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FILE = "flashevolve_ace.json"
 SCHEMA = 1
 EVERY = 1.0  # seconds between two writings, at least
+SHARE = 20  # and so many times as long as a writing takes
 
 
 class StateFile:
@@ -78,6 +79,7 @@ class StateFile:
 
     def write(self, host: PlaybookHost) -> None:
         """Write the file whole, or leave the old one."""
+        began = time.monotonic()
         state = {
             "schema": SCHEMA,
             "run": self._fingerprint,
@@ -88,7 +90,8 @@ class StateFile:
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
         new.replace(self._path)
-        self._next = time.monotonic() + EVERY
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(EVERY, SHARE * took)
 
 
 def _fingerprint(host: PlaybookHost) -> dict[str, Any]:

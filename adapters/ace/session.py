@@ -58,7 +58,7 @@ class Session:
         self.failures = 0
         self._state = state
         self._bound = bound
-        self._raises = host.raises and lockstep
+        self._lockstep = lockstep
         self._urls = host.urls if check_connection and not lockstep else ()
         done = state.done if state is not None else set()
         self._turns = deque(turn for turn in host.turns if turn.number not in done)
@@ -97,11 +97,6 @@ class Session:
         self._lessons[number] = lesson
 
     # -- the playbook -----------------------------------------------------------------------------------------------
-
-    def read(self, function: Callable[[Any], Any]) -> tuple[View, Any]:
-        """Call a role with the playbook as it is now. Runs in a slot."""
-        view = self.view
-        return view, function(view.playbook)
 
     def apply(self, number: int, lessons: Sequence[Lesson], delta: Delta) -> bool:
         """Change the live playbook on behalf of an item; whether anything changed."""
@@ -156,12 +151,12 @@ class Session:
 
     def _failed(self, turn: Turn, ended: Ended) -> None:
         error = ended.record.error
-        if error is not None and self._raises:
+        if error is not None and self.host.raises and self._lockstep:
             raise error
         self.failures += 1
         self._failed_in_a_row += 1
         self.host.failed(turn, error, ended.record.reason)
-        if self._failed_in_a_row == ALARM_AFTER:
+        if self._failed_in_a_row == ALARM_AFTER and not self._lockstep:
             raise BackendError(
                 f"{ALARM_AFTER} samples in a row failed ({ended.record.reason}): correct that, then run again. "
                 "The playbook keeps what was learned before."

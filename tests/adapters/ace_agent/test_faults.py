@@ -171,7 +171,7 @@ def test_a_server_that_dies_ends_the_run_in_seconds_and_nothing_is_repeated_afte
     monkeypatch.setattr(session, "SILENT", 0.0)
     model = Model(base_url=url, reached=reached)
     ace = make_ace(model, monkeypatch, executor=flash(max_concurrency=2))
-    with pytest.raises(BackendError, match=f"No server answers at {url}"):
+    with pytest.raises(BackendError, match=f"no server answers at {url}"):
         run(ace, "offline", validation=1)
     assert asleep.acquire(timeout=PATIENCE)
     assert asleep.acquire(timeout=PATIENCE)

@@ -155,3 +155,16 @@ def test_every_text_is_embedded_once():
     assert sorted(asked) == contents(ace)
     assert ace.embedder is embed
     assert len(ace.playbook) == 40
+
+
+def test_in_virtual_time_too_a_call_reads_the_playbook_as_it_is_when_it_begins():
+    """Two slots, one epoch of two samples: both are curated at once, and neither curator sees what the other writes."""
+    model = NumberModel()
+    ace, _, _, _ = run(
+        model, size=2, epochs=2, staleness="full", max_concurrency=2, clock="virtual", epoch_barrier=True
+    )
+    curated = [user.partition("NEW INSIGHTS")[0].count("[ctx-") for role, user in model.calls if role == "Curator"]
+    assert curated == [0, 0]
+    shown = [user.count("[ctx-") for role, user in model.calls if role == "Generator"]
+    assert shown == [0, 0, 2, 2]
+    assert len(ace.playbook) == 2
