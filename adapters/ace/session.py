@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._driver import LATER
@@ -15,7 +15,7 @@ from flashevolve_plugins.adapters.ace.host import View
 from flashevolve_plugins.adapters.ace.items import extra_body, merge_body, turn_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._driver import Driver, Ended
@@ -175,6 +175,6 @@ class Session:
                 require_connections(self._urls)
             except BackendError as error:
                 raise BackendError(
-                    f"Nothing has come for {SILENT:.0f} seconds, and no server answers at {', '.join(self._urls)}: start it, "
-                    "then run again. The playbook keeps what was learned before."
+                    f"Nothing has come for {SILENT:.0f} seconds, and no server answers at {', '.join(self._urls)}: "
+                    "start it, then run again. The playbook keeps what was learned before."
                 ) from error

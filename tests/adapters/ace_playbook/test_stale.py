@@ -109,7 +109,7 @@ def test_what_nobody_has_changed_is_not_judged():
 
 
 def test_embedding_what_is_added_does_not_hide_what_changed_before():
-    """Between a curation and its application the new texts are embedded: what changes meanwhile is judged all the same."""
+    """Between a curation and its application the new texts are embedded: what changes then is judged all the same."""
     embedded = threading.Event()
 
     def embed(texts):
