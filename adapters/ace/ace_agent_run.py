@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._connection import require_connections
@@ -12,6 +13,7 @@ from flashevolve_plugins.adapters.ace.ace_agent_offline import Offline
 from flashevolve_plugins.adapters.ace.ace_agent_online import Online
 from flashevolve_plugins.adapters.ace.ace_agent_results import Paths
 from flashevolve_plugins.adapters.ace.ace_agent_roles import Roles
+from flashevolve_plugins.adapters.ace.host import require_own_steps
 from flashevolve_plugins.adapters.ace.run import run_under_flash
 
 if TYPE_CHECKING:
@@ -25,13 +27,15 @@ def require_runnable(ace: Any, flash: Flash, mode: Any, val_samples: Any) -> Non
     """Refuse what cannot work, before the host's first test.
 
     Raises:
-        UsageError: offline without a validation sample, at which the host fails at its first validation.
+        UsageError: offline without a validation sample, at which the host fails at its first validation; or a class
+            that trains in its own way.
         HostError: a checkout without what flash calls.
         BackendError: no server.
     """
     if mode not in {"offline", "online"}:
         return
     code_of(ace)
+    require_own_steps(ace, sys.modules["ace"].ACE, "_train_single_sample")
     if mode == "offline" and val_samples is not None and not len(val_samples):
         raise UsageError("val_samples is empty, and mode='offline' validates on it: pass at least one sample.")
     if flash.check_connection:

@@ -21,6 +21,7 @@ from flashevolve_plugins.adapters.ace.host import (
     Delta,
     Lesson,
     Turn,
+    require_own_steps,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class AceFramework:
     def __init__(self, ace: Any, given: Mapping[str, Any], *, lockstep: bool) -> None:
         import ace as package  # noqa: PLC0415 - the host
 
+        require_own_steps(ace, package.OfflineACE, "_process_sample", "_apply_skill_tags", "_update_recent_reflections")
         if ace._async_learning:
             raise UsageError(
                 "async_learning=True and flash are two asynchronous executors: leave out async_learning, or run "

@@ -20,6 +20,7 @@ from flashevolve_plugins.adapters.ace.host import (
     Delta,
     Lesson,
     Turn,
+    require_own_steps,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class AcePlaybook:
     ) -> None:
         import ace as package  # noqa: PLC0415 - the host
 
+        require_own_steps(ace, package.ACE, "step")
         self.package = package
         self.name = "ace-playbook, adapt_online" if list(phases) == ["online"] else "ace-playbook, adapt_offline"
         self.ace, self.task, self.phases = ace, task, phases

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from flashevolve_plugins._errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
@@ -49,6 +51,25 @@ class Call:
     seconds: Callable[[], float] | None = None
     cost: int = 0
     reads: bool = True
+
+
+def require_own_steps(ace: Any, kind: type, *names: str) -> None:
+    """Refuse an object whose class does these steps in its own way: flash does them in its place.
+
+    Args:
+        ace: the user's object.
+        kind: the host's class.
+        names: of the methods.
+
+    Raises:
+        UsageError: its class has another method of that name.
+    """
+    for name in names:
+        if getattr(type(ace), name, None) is not getattr(kind, name, None):
+            raise UsageError(
+                f"{type(ace).__name__}.{name} is not the host's own, and flash would not call it: put what it does "
+                "into the roles, or run it with executor=None."
+            )
 
 
 #: A host's steps, one call after the other: each yields a call and is sent its result.

@@ -151,3 +151,12 @@ def test_the_hosts_signature_names_the_option_and_online_has_none():
     assert "executor" not in inspect.signature(package.OnlineACE).parameters
     with pytest.raises(UsageError, match="executor"):
         make_ace(NumberModel(), executor="flask")
+
+
+def test_a_class_with_steps_of_its_own_is_refused_before_anything_is_spent():
+    model = NumberModel()
+    ace = make_ace(model, executor=flash())
+    ace.__class__ = type("Stepping", (type(ace),), {"_process_sample": lambda self, *args, **kwargs: None})
+    with pytest.raises(UsageError, match="Stepping._process_sample is not the host's own, and flash would not call it"):
+        run(ace, make_samples(3))
+    assert model.calls == []

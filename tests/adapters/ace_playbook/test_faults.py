@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
-from ace import OpenAILLM, Playbook
+from ace import ACE, Generator, OpenAILLM, Playbook
 from ace_task import NumberModel, contents, dumped, make_ace, make_task
 
 from flashevolve_plugins import BackendError, Flash, UnknownNameError, UsageError
@@ -148,3 +148,24 @@ def test_another_ace_gets_one_sentence_that_names_the_three(tmp_path):
     assert "is none that flash knows" in done.stderr
     for name in ("ace-playbook 0.3", "ace-framework 0.7.0 to 0.7.1", "ace-agent/ace"):
         assert name in done.stderr
+
+
+def test_a_class_with_steps_of_its_own_is_refused_and_its_roles_are_used():
+    class Stepping(ACE):
+        def step(self, *args, **kwargs):
+            return super().step(*args, **kwargs)
+
+    model = NumberModel()
+    with pytest.raises(UsageError, match="Stepping.step is not the host's own, and flash would not call it"):
+        Stepping(model, executor="flash").adapt_offline(make_task(3))
+    assert model.num_calls == 0
+
+    class Shouting(Generator):
+        def generate(self, sample, playbook):
+            generation = super().generate(sample, playbook)
+            generation.answer += "!"
+            return generation
+
+    ace = make_ace(model, executor=flash())
+    ace.generator = Shouting(model)
+    assert {record.prediction[-1] for record in ace.adapt_offline(make_task(3)).history} == {"!"}
