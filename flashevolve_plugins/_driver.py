@@ -360,11 +360,12 @@ class Driver(ABC):
         if self._source is None:
             self._invitation = item
             return None
-        self._meter.offered(self.now())
+        offered = self.now()
         body = self._source(item)
-        if body is LATER:
-            return ev.NothingYet(item)
-        return ev.NothingOffered(item) if body is None else ev.ItemOffered(item, self._open.open_body(item, body))
+        if body is None or body is LATER:
+            return ev.NothingOffered(item) if body is None else ev.NothingYet(item)
+        self._meter.offered(offered)
+        return ev.ItemOffered(item, self._open.open_body(item, body))
 
     def _finish_stage(self, item: int, stage: Stage, *, failed: bool) -> ev.Event | None:
         opened = self._open[item]

@@ -12,11 +12,14 @@ from flashevolve_plugins.adapters.ace.ace_agent_roles import EMPTY, base_url
 from flashevolve_plugins.adapters.ace.host import CURATE, GENERATE, REFLECT, Delta, Lesson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flashevolve_plugins.adapters.ace.ace_agent_results import Results
     from flashevolve_plugins.adapters.ace.ace_agent_roles import Answer, Roles
     from flashevolve_plugins.adapters.ace.host import Calls, Extra, Turn
+
+#: Options of which a resumed run must have the same.
+KEPT = ("curator_frequency", "eval_steps", "max_num_rounds", "no_ground_truth")
 
 
 class AceAgent:
@@ -34,11 +37,16 @@ class AceAgent:
     """
 
     raises = True
+    keeps_failures = True
 
     def __init__(self, ace: Any, roles: Roles, results: Results) -> None:
         self.ace, self.roles, self.results = ace, roles, results
         self.name = f"ace-agent/ace, {results.mode}"
         self.turns: Sequence[Turn] = results.turns
+        self.options: Mapping[str, Any] = {
+            **{name: roles.params[name] for name in KEPT},
+            "online_eval_frequency": getattr(results, "_size", None),
+        }
         code = roles.code
         self.urls: Sequence[str] = urls_of(ace)
         kinds = ((ace.generator, code.Generator), (ace.reflector, code.Reflector), (ace.curator, code.Curator))

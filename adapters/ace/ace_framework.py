@@ -53,6 +53,9 @@ class AceFramework:
 
     name = "ace-framework, OfflineACE.run"
     raises = False
+    keeps_failures = True
+
+    options: Mapping[str, Any] = {}
 
     def __init__(self, ace: Any, given: Mapping[str, Any], *, lockstep: bool) -> None:
         import ace as package  # noqa: PLC0415 - the host
@@ -223,9 +226,15 @@ class AceFramework:
             self._results.dropped(failure)
             failure = None
         for lesson in lessons:
-            lesson.told = self._result(lesson, output) if failure is None else failure
+            lesson.told = self._told(lesson, output) if failure is None else failure
         before, self._state = self._state, skillbook.state(book)
         return bool(self._state != before)
+
+    def _told(self, lesson: Lesson, output: Any) -> Any:
+        try:
+            return self._result(lesson, output)
+        except Exception as error:  # noqa: BLE001 - as the host has it then: applied, and failed
+            return error
 
     def _tag(self, turn: Turn) -> None:
         """Count the tags of a turn's reflection, once."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins.adapters.ace.embeddings import KeptEmbeddings
 from flashevolve_plugins.adapters.ace.host import (
     CURATE,
@@ -24,7 +26,7 @@ from flashevolve_plugins.adapters.ace.host import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from flashevolve_plugins.adapters.ace.host import Calls, Extra
 
@@ -42,6 +44,8 @@ class AcePlaybook:
     """
 
     raises = True
+    keeps_failures = False
+    options: Mapping[str, Any] = {}
 
     def __init__(  # noqa: PLR0913 - the host's own arguments
         self,
@@ -60,6 +64,8 @@ class AcePlaybook:
         self.name = "ace-playbook, adapt_online" if list(phases) == ["online"] else "ace-playbook, adapt_offline"
         self.ace, self.task, self.phases = ace, task, phases
         self._callback, self._feedback_fn, self._lockstep = callback, feedback_fn, lockstep
+        if not hasattr(task.samples, "__len__"):
+            raise UsageError("task.samples has no length, and flash begins several at once: make it a list.")
         size = len(task.samples)
         self.turns: Sequence[Turn] = [
             Turn(epoch * size + index, epoch + 1, index + 1, sample)
@@ -69,10 +75,13 @@ class AcePlaybook:
         models = [role.llm for role in (ace.generator, ace.reflector, ace.curator)]
         self.concurrent = all(isinstance(each, (package.OpenAILLM, package.SimulatedLLM)) for each in models)
         self.urls: Sequence[str] = [
-            str(each._client.base_url) for each in models if isinstance(each, package.OpenAILLM)
+            str(each._client.base_url)
+            for each in models
+            if isinstance(each, package.OpenAILLM) and hasattr(each, "_client")
         ]
         self.reflects_elsewhere = any(each is not models[0] for each in models[1:])
         self._embeddings = None if lockstep or ace.embedder is None else KeptEmbeddings(ace.embedder)
+        self._copies: dict[str, Any] = {}  # bullet id to the bullet as the last view has it
         self._usage = ace._usage_snapshot()
         self._history: list[Any] = []
 
@@ -81,8 +90,16 @@ class AcePlaybook:
         return str(self.ace.curator.llm.complete("", prompt))
 
     def view(self) -> Any:
-        """A copy, but in lockstep, where nothing changes while it is read."""
-        return self.ace.playbook if self._lockstep else self.ace.playbook.clone()
+        """A copy, but in lockstep, where nothing changes while it is read. Copies share the bullets that are alike."""
+        if self._lockstep:
+            return self.ace.playbook
+        live, before = self.ace.playbook, self._copies
+        self._copies = {
+            bullet.id: kept if (kept := before.get(bullet.id)) == bullet else copy(bullet) for bullet in live
+        }
+        book = copy(live)
+        book.sections, book._bullets = list(live.sections), dict(self._copies)
+        return book
 
     def entries(self) -> dict[str, str]:
         """Bullet id to content."""
@@ -125,8 +142,13 @@ class AcePlaybook:
         embeddings = self._embeddings
         if embeddings is not None:
             texts = [each.content.strip() for each in delta.operations]
-            yield Call("embed", lambda _: embeddings.prepare(texts), self._resource(curator), reads=False)
+            yield Call("embed", lambda _: embeddings.prepare(texts), self._embeds_in(curator), reads=False)
         return Delta(delta.operations, (delta.helpful_ids, delta.harmful_ids))
+
+    def _embeds_in(self, curator: Any) -> str:
+        """Where embeddings are asked for: a function of the user's own is called once at a time."""
+        ours = str(getattr(self.ace.embedder, "__module__", "")).startswith(f"{self.package.__name__}.")
+        return self._resource(curator) if ours else LOCAL
 
     def _together(self, reflections: Sequence[Any]) -> Any:
         """Several reflections as one."""
@@ -162,6 +184,16 @@ class AcePlaybook:
 
     def apply(self, lessons: Sequence[Lesson], delta: Delta) -> bool:
         """Apply the delta, and refine, as the host's ``step`` does; a record for each lesson."""
+        playbook, step, sections = self.ace.playbook, self.ace._step, list(self.ace.playbook.sections)
+        try:
+            return self._apply(lessons, delta)
+        except Exception:
+            if not self._lockstep:  # where the host leaves what it has done so far
+                self.ace._step, playbook.sections[:] = step, sections
+                playbook._bullets = {name: copy(bullet) for name, bullet in self._copies.items()}
+            raise
+
+    def _apply(self, lessons: Sequence[Lesson], delta: Delta) -> bool:
         ace = self.ace
         before = {bullet.id: bullet for bullet in ace.playbook}
         refine = self.package.refine.RefineResult(deduped=[], pruned=[])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from flashevolve_plugins._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from flashevolve_plugins.adapters.ace.entries import Entries
 
 TASK, REFLECTION, LOCAL = "task", "reflection", "local"
 GENERATE, FEEDBACK, REFLECT, CURATE, APPLY = "generate", "feedback", "reflect", "curate", "apply"
@@ -120,7 +122,7 @@ class View:
 
     version: int
     playbook: Any
-    entries: Mapping[str, str] = field(default_factory=dict)
+    entries: Entries
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,16 @@ class Extra:
 
 
 class PlaybookHost(Protocol):
-    """One run of a host. Every method runs on the thread that called the host."""
+    """One run of a host. Every method runs on the thread that called the host.
+
+    :meth:`apply` changes all that it should, or raises and has changed nothing, but in lockstep.
+    """
 
     #: For messages and records.
     name: str
     turns: Sequence[Turn]
+    #: What else must be the same for a run to be taken up.
+    options: Mapping[str, Any]
     #: Base URLs of its models' servers, as far as they are known.
     urls: Sequence[str]
     #: Whether its models may be called from several threads at once.
@@ -152,6 +159,8 @@ class PlaybookHost(Protocol):
     reflects_elsewhere: bool
     #: Whether an error of a turn ends the host's own run.
     raises: bool
+    #: Whether a turn that failed is in what it dumps; else a resume tries it again.
+    keeps_failures: bool
 
     def ask(self, prompt: str) -> str:
         """One call of the model that the host reflects with. May run on any thread."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MARK = "__flashevolve__"
 GIVEN = "_flashevolve_executor"
+PLAYBOOK = ("step", "_build_feedback", "_maybe_refine", "_usage_snapshot", "_usage_delta")  # methods of ace-playbook
 AGENT = ("run", "_offline_train", "_online_train_and_test", "_train_single_sample")  # methods of ace-agent/ace
 THREE = "ace-playbook 0.3, ace-framework 0.7.0 to 0.7.1, or a checkout of ace-agent/ace"
 
@@ -30,7 +31,7 @@ def install() -> None:
         HostError: it is none of the three.
     """
     package = sys.modules["ace"]
-    if _has(package, "ACE", "Playbook", "apply_delta", "Generator", "Reflector", "Curator", "DeltaContext"):
+    if _has(package, "ACE", "Playbook", "apply_delta", "DeltaContext") and _has(package.ACE, *PLAYBOOK):
         _teach_playbook(package)
     elif _is_framework(package):
         _teach_framework(package)

@@ -9,10 +9,10 @@ from flashevolve_plugins._model import Discarded, Evidence, Outcome, Patch, Samp
 from flashevolve_plugins.adapters.ace.host import APPLY, HOLD, LOCAL, Delta
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from flashevolve_plugins._bodies import Body
-    from flashevolve_plugins.adapters.ace.host import Call, Calls, Extra, Lesson, Turn, View
+    from flashevolve_plugins.adapters.ace.host import Call, Calls, Extra, Lesson, PlaybookHost, Turn, View
     from flashevolve_plugins.adapters.ace.session import Session
 
 
@@ -93,31 +93,42 @@ def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[
 def _curated(
     session: Session, number: int, lessons: Sequence[Lesson], *, alone: bool
 ) -> Generator[Stage, list[Any], Outcome]:
-    """Curate, and apply what the curator says, as far as it does not change what has changed since it looked."""
+    """Curate, and apply what the curator says; the policy judges what would change what has changed since it looked."""
     host = session.host
     delta, view = yield from _calls(session, host.curate(lessons))
-    now = host.entries()
-    stale = [each for each in delta.operations if _changed(host.target(each), view, now)]
-    if stale and alone:  # a policy with a merge queue judges nothing stale
-        rest = [each for each in delta.operations if each not in stale]
+    seen = {target: view.entries.get(target) for each in delta.operations if (target := host.target(each)) is not None}
+    while alone and (stale := _stale(host, delta, seen)):  # a policy with a merge queue judges nothing stale
+        now = host.entries()
         try:
             yield _question(session, lessons, stale, view)
         except Patch as patch:
-            artifact = patch.artifact
-            targets = dict.fromkeys(filter(None, map(host.target, stale)))
-            patched = [
-                host.changing(each, artifact.get(each, "")) for each in targets if artifact.get(each) != now.get(each)
-            ]
-            delta = Delta([*rest, *patched], delta.counters)
+            rest = [each for each in delta.operations if each not in stale]
+            delta = Delta([*rest, *_patched(host, stale, patch.artifact, now)], delta.counters)
         except Discarded:
-            session.apply(number, lessons, Delta(rest, delta.counters))
+            late = _stale(host, delta, seen)  # with what has changed during the judgement
+            session.apply(number, lessons, Delta([op for op in delta.operations if op not in late], delta.counters))
             raise
+        seen.update((target, now.get(target)) for each in stale if (target := host.target(each)) is not None)
     changed = session.apply(number, lessons, delta)
     return Outcome(Terminal.COMMITTED) if changed or not alone else Outcome(Terminal.SKIPPED, "nothing to learn")
 
 
-def _changed(target: str | None, view: View, now: dict[str, str]) -> bool:
-    return target is not None and now.get(target) != view.entries.get(target)
+def _stale(host: PlaybookHost, delta: Delta, seen: Mapping[str, str | None]) -> list[Any]:
+    """The operations on entries that no longer say what they said when they were seen."""
+    now = host.entries()
+    return [
+        each
+        for each in delta.operations
+        if (target := host.target(each)) is not None and now.get(target) != seen.get(target)
+    ]
+
+
+def _patched(
+    host: PlaybookHost, stale: Sequence[Any], artifact: Mapping[str, str], now: Mapping[str, str]
+) -> list[Any]:
+    """What gives the entries of stale operations the texts of a patch."""
+    targets = dict.fromkeys(filter(None, map(host.target, stale)))
+    return [host.changing(each, artifact.get(each, "")) for each in targets if artifact.get(each) != now.get(each)]
 
 
 def _question(session: Session, lessons: Sequence[Lesson], stale: Sequence[Any], view: View) -> Stage:

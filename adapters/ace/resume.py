@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +14,22 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins._errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flashevolve_plugins.adapters.ace.host import PlaybookHost, Turn
+
+logger = logging.getLogger("flashevolve_plugins")
 
 FILE = "flashevolve_ace.json"
 SCHEMA = 1
+OTHER = {
+    "host": "another host",
+    "turns": "another number of samples",
+    "samples": "other samples",
+    "options": "other options",
+}
 EVERY = 1.0  # seconds between two writings, at least
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object that does not say what it is
 SHARE = 20  # and so many times as long as a writing takes
 
 
@@ -34,10 +48,9 @@ class StateFile:
         self._path = Path(run_dir) / FILE
         self._fingerprint = _fingerprint(host)
         self._next = 0.0
+        self._reported = False
         #: Numbers of the turns that are over.
         self.done: set[int] = set()
-        #: Of these, how many gave nothing.
-        self.failed = 0
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             kept = self._path.read_text(encoding="utf-8") if self._path.exists() else None
@@ -47,11 +60,17 @@ class StateFile:
             ) from error
         if kept is not None:
             self._take_up(kept, host)
+        try:
+            self._write(host)
+        except OSError as error:
+            raise UsageError(f"run_dir={run_dir!r} cannot be written ({error.strerror}): name another one.") from error
 
     def _take_up(self, kept: str, host: PlaybookHost) -> None:
         try:
             state = json.loads(kept)
             schema = state["schema"]
+            if schema == SCHEMA:
+                run, done, kept_state = dict(state["run"]), state["done"], dict(state["state"])
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(
                 f"{str(self._path)!r} cannot be read as a run of ACE: move it away, then run again."
@@ -61,40 +80,64 @@ class StateFile:
                 f"{str(self._path)!r} has schema {schema}, and this version reads {SCHEMA}: install the version of "
                 "flashevolve-plugins that wrote it."
             )
-        for what, value in self._fingerprint.items():
-            if state["run"].get(what) != value:
-                raise UsageError(
-                    f"{str(self._path)!r} belongs to a run with another {what}: name another run_dir, or move the file "
-                    "away to begin anew."
-                )
-        self.done, self.failed = set(state["done"]), state["failed"]
-        host.load(state["state"])
+        differing = [what for what, value in self._fingerprint.items() if run.get(what) != value]
+        if differing:
+            raise UsageError(
+                f"{str(self._path)!r} belongs to a run with {OTHER[differing[0]]}: name another run_dir, or move the "
+                "file away to begin anew."
+            )
+        self.done = set(done)
+        host.load(kept_state)
+        logger.warning("Taking up %s: %s of %s samples are over.", self._path, len(self.done), len(host.turns))
 
-    def note(self, turn: Turn, host: PlaybookHost, *, told: bool) -> None:
-        """A turn is over; ``told`` is false if it gave nothing."""
-        self.done.add(turn.number)
-        self.failed += not told
+    def note(self, turns: Iterable[Turn], host: PlaybookHost) -> None:
+        """These are over."""
+        self.done.update(turn.number for turn in turns)
         if time.monotonic() >= self._next:
             self.write(host)
 
     def write(self, host: PlaybookHost) -> None:
-        """Write the file whole, or leave the old one."""
+        """Write the file whole, or leave the old one. What cannot be written is told once, and the run goes on."""
+        try:
+            self._write(host)
+        except (OSError, TypeError, ValueError) as error:
+            if not self._reported:
+                self._reported = True
+                logger.warning(
+                    "The run cannot be kept in %s (%s: %s). It goes on; this is said once.",
+                    self._path,
+                    type(error).__name__,
+                    error,
+                )
+
+    def _write(self, host: PlaybookHost) -> None:
         began = time.monotonic()
-        state = {
-            "schema": SCHEMA,
-            "run": self._fingerprint,
-            "done": sorted(self.done),
-            "failed": self.failed,
-            "state": host.dump(),
-        }
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
-        new.replace(self._path)
-        took = time.monotonic() - began
-        self._next = time.monotonic() + max(EVERY, SHARE * took)
+        state = {"schema": SCHEMA, "run": self._fingerprint, "done": sorted(self.done), "state": host.dump()}
+        new = self._path.with_name(f"{self._path.name}.{os.getpid()}-{id(self)}")
+        try:
+            text = json.dumps(state, ensure_ascii=False, default=_plain)
+            new.write_text(text, encoding="utf-8", errors="backslashreplace")
+            new.replace(self._path)
+        finally:
+            new.unlink(missing_ok=True)
+            self._next = time.monotonic() + max(EVERY, SHARE * (time.monotonic() - began))
+
+
+def _plain(value: Any) -> Any:
+    """A number or a truth value of numpy's as Python's own; of anything else, what it looks like."""
+    return value.item() if hasattr(value, "item") else repr(value)
 
 
 def _fingerprint(host: PlaybookHost) -> dict[str, Any]:
     """What must be the same for a run to be taken up."""
-    samples = hashlib.sha256("\n".join(repr(turn.sample) for turn in host.turns).encode("utf-8", "replace"))
-    return {"host": host.name, "number of turns": len(host.turns), "samples": samples.hexdigest()[:16]}
+    samples = "\n".join(repr(turn.sample) for turn in host.turns)
+    return {
+        "host": host.name,
+        "turns": len(host.turns),
+        "samples": _digest(ADDRESS.sub("", samples)),
+        "options": _digest(repr(sorted(host.options.items()))),
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

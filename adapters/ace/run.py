@@ -60,8 +60,6 @@ def run_under_flash(host: PlaybookHost, flash: Flash) -> Any:
             _run(host, flash, driver, state)
     finally:
         flash.last_run = driver.snapshot()
-        if state is not None:
-            state.write(host)
     return host.finish()
 
 
@@ -82,10 +80,18 @@ def _run(host: PlaybookHost, flash: Flash, driver: Driver, state: StateFile | No
     try:
         while (ended := driver.next_ended()) is not None:
             driver.recorded(ended, counted=session.tell(ended))
+        session.settle_failures()
+        session.require_all_begun()
     finally:
-        session.abandon()
+        if state is not None and not session.applying:
+            state.write(host)
     if session.failures:
-        logger.warning("%s of %s samples failed and taught nothing.", session.failures, len(host.turns))
+        logger.warning(
+            "%s of %s samples failed and taught nothing; the first: %s.",
+            session.failures,
+            len(host.turns),
+            session.first_failure,
+        )
 
 
 def _pool(host: PlaybookHost) -> Pool:

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._driver import LATER
-from flashevolve_plugins._errors import BackendError
+from flashevolve_plugins._errors import BackendError, FlashEvolveError
 from flashevolve_plugins._model import PoolEntry, Terminal
+from flashevolve_plugins.adapters.ace.entries import Entries, following
 from flashevolve_plugins.adapters.ace.host import View
 from flashevolve_plugins.adapters.ace.items import extra_body, merge_body, turn_body
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._driver import Driver, Ended
+    from flashevolve_plugins._model import ItemRecord
     from flashevolve_plugins._policies import Batch
     from flashevolve_plugins.adapters.ace.host import Delta, Extra, Lesson, PlaybookHost, Turn
     from flashevolve_plugins.adapters.ace.resume import StateFile
@@ -54,8 +56,9 @@ class Session:
         self.host = host
         self.driver = driver
         self.holds = driver.scheduler.holds
-        self.view = View(driver.pool.version, host.view(), host.entries())
+        self.view = View(driver.pool.version, host.view(), Entries(host.entries()))
         self.failures = 0
+        self.first_failure = ""
         self._state = state
         self._bound = bound
         self._lockstep = lockstep
@@ -64,16 +67,23 @@ class Session:
         self._turns = deque(turn for turn in host.turns if turn.number not in done)
         self._extras: deque[Extra] = deque()
         self._open: dict[int, Turn] = {}  # item -> its turn
-        self._untold: dict[int, Lesson] = {}  # turn's number -> what is in the playbook, and the host was not told
+        self._applied: dict[int, Lesson] = {}  # turn's number -> what is in the playbook, until its item ends
         self._lessons: dict[int, Lesson] = {}  # item -> what waits in the merge queue
-        self._failed_in_a_row = 0
+        self._failing: list[tuple[Turn, ItemRecord]] = []  # what failed since the last success
+        self._broken: Exception | None = None  # what the host raised as it was told
+        self._warned = False
         self._last_end = driver.now()
+        #: Whether the playbook is just being changed: what stands in it then belongs in no file.
+        self.applying = False
 
     # -- offers -----------------------------------------------------------------------------------------------------
 
     def source(self, number: int) -> Body | None:
         """The next item's body: what is due beside the turns first."""
         self._extras.extend(self.host.extras())
+        if not self._open and not (self._turns and self._may_begin(self._turns[0])):
+            self.settle_failures()  # nothing will show any more whose fault they were
+            self._extras.extend(self.host.extras())
         if self._extras:
             return extra_body(self._extras.popleft())
         if not self._turns:
@@ -99,18 +109,32 @@ class Session:
     # -- the playbook -----------------------------------------------------------------------------------------------
 
     def apply(self, number: int, lessons: Sequence[Lesson], delta: Delta) -> bool:
-        """Change the live playbook on behalf of an item; whether anything changed."""
-        changed = self.host.apply(lessons, delta)
-        self._untold.update((lesson.turn.number, lesson) for lesson in lessons)
+        """Change the live playbook on behalf of an item, and tell the host; whether anything changed."""
+        self.applying = True
+        try:
+            changed = self.host.apply(lessons, delta)
+            for lesson in lessons:
+                self._tell(lesson)
+        except Exception:
+            self.applying = False  # a host that raises has changed nothing
+            raise
+        self.applying = False
+        if self._state is not None:
+            self._state.note([lesson.turn for lesson in lessons], self.host)
         if not changed:
             return False
         version = self.driver.pool.version + 1
-        entries: Mapping[str, str] = self.host.entries()
-        if entries == self.view.entries:  # counters alone: many versions share one mapping
-            entries = self.view.entries
+        entries = following(self.view.entries, self.host.entries())
         self.view = View(version, self.host.view(), entries)
         self.driver.publish(number, [PoolEntry(version, entries, nan, (version - 1,), number)])
         return True
+
+    def _tell(self, lesson: Lesson) -> None:
+        self._applied[lesson.turn.number] = lesson
+        try:
+            self.host.tell(lesson)
+        except Exception as error:  # noqa: BLE001 - the lesson is applied; the run ends when its item does
+            self._broken = self._broken or error
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
@@ -127,39 +151,58 @@ class Session:
             if ended.record.error is not None and not ended.record.members:
                 raise ended.record.error  # what the host makes of an extra's results, in its own loop as well
             return bool(ended.record.members)
-        lesson = self._untold.get(turn.number)
+        if self._broken is not None:
+            raise self._broken
+        lesson = self._applied.pop(turn.number, None)
         if lesson is not None:
-            self._tell(lesson)
-            self._failed_in_a_row = 0
+            self.settle_failures()
+            if ended.record.error is not None:
+                self._warn_of_policy(ended.record)
             self.host.call_back(lesson)
         elif ended.record.terminal is not Terminal.CANCELLED:
             self._failed(turn, ended)
-            if self._state is not None:
-                self._state.note(turn, self.host, told=False)
         return True
 
-    def _tell(self, lesson: Lesson) -> None:
-        del self._untold[lesson.turn.number]
-        self.host.tell(lesson)
-        if self._state is not None:
-            self._state.note(lesson.turn, self.host, told=True)
+    def settle_failures(self) -> None:
+        """What failed so far is over. Until a success, it may be the server's fault, and a resume tries again."""
+        failing, self._failing = self._failing, []
+        for turn, record in failing:
+            self.host.failed(turn, record.error, record.reason)
+        if self._state is not None and failing and self.host.keeps_failures:
+            self._state.note([turn for turn, _ in failing], self.host)
 
-    def abandon(self) -> None:
-        """The run ends early: tell the host of all that is in the playbook."""
-        for lesson in tuple(self._untold.values()):
-            self._tell(lesson)
+    def _warn_of_policy(self, record: ItemRecord) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "Item %s: %s. The rest of its delta is applied. This is said once.", record.number, record.error
+            )
+
+    def require_all_begun(self) -> None:
+        """Every sample has had its turn.
+
+        Raises:
+            FlashEvolveError: some never began.
+        """
+        if self._turns:
+            raise FlashEvolveError(
+                f"The run ended before {len(self._turns)} of {len(self.host.turns)} samples had begun: if it was "
+                "resumed, resume it with the options that it began with."
+            )
 
     def _failed(self, turn: Turn, ended: Ended) -> None:
         error = ended.record.error
         if error is not None and self.host.raises and self._lockstep:
             raise error
         self.failures += 1
-        self._failed_in_a_row += 1
-        self.host.failed(turn, error, ended.record.reason)
-        if self._failed_in_a_row == ALARM_AFTER and not self._lockstep:
+        self.first_failure = self.first_failure or ended.record.reason
+        self._failing.append((turn, ended.record))
+        if self._lockstep:
+            self.settle_failures()
+        if len(self._failing) == ALARM_AFTER and not self._lockstep:
             raise BackendError(
-                f"{ALARM_AFTER} samples in a row failed ({ended.record.reason}): correct that, then run again. "
-                "The playbook keeps what was learned before."
+                f"{ALARM_AFTER} samples in a row failed ({ended.record.reason}): correct that, or lower "
+                "max_concurrency if the server limits requests, then run again. What was learned before is kept."
             ) from error
 
     def tick(self) -> None:

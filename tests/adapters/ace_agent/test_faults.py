@@ -70,7 +70,7 @@ def test_fewer_samples_than_eval_steps_are_validated_at_the_end_of_each_epoch(mo
 def test_a_failed_sample_is_counted_and_has_no_row(monkeypatch, caplog):
     ace = make_ace(Model(fails={7}), monkeypatch, executor=flash(clock="virtual"))
     run(ace, "offline", size=8, eval_steps=8)
-    assert "1 of 8 samples failed and taught nothing." in caplog.text
+    assert "1 of 8 samples failed and taught nothing; the first: ValueError: " in caplog.text
     assert [row["step"] for row in read("pre_train_post_train_results.json")] == list(range(1, 8))
     assert [row["step"] for row in read("train_results.json")["results"]] == [7]  # else the epoch had none
     assert set(contents(ace.playbook)) == {f"R<{n}>" for n in range(7)}

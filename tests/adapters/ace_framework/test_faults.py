@@ -28,7 +28,7 @@ def test_failed_samples_are_logged_and_counted(caplog):
     assert len(contents(ace)) == 18
     assert "Sample 4 of epoch 1 failed: ConnectionError: question 3 has no answer" in caplog.text
     assert "2 of 20 samples failed." in caplog.text
-    assert "2 of 20 samples failed and taught nothing." in caplog.text
+    assert "2 of 20 samples failed and taught nothing; the first: ConnectionError: question 3 has" in caplog.text
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

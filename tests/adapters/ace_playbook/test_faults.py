@@ -24,7 +24,10 @@ def test_failed_samples_are_counted_and_the_rest_is_learned(caplog):
         f"s{n}" for n in range(20) if n not in {3, 5}
     )
     assert len(ace.playbook) == 18
-    assert "2 of 20 samples failed and taught nothing." in caplog.text
+    assert (
+        "2 of 20 samples failed and taught nothing; the first: ConnectionError: question 3 has no answer."
+        in caplog.text
+    )
 
 
 def test_a_model_that_always_fails_ends_the_run_with_one_sentence():
@@ -95,7 +98,7 @@ def test_an_interrupted_run_keeps_its_playbook_and_goes_on_where_it_was(tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: None, "belongs to a run with another samples"),
+        (lambda path: None, "belongs to a run with other samples"),
         (lambda path: path.write_text("{"), "cannot be read as a run of ACE: move it away"),
         (lambda path: path.write_text('{"schema": 2}'), "has schema 2, and this version reads 1"),
     ],
