@@ -44,7 +44,9 @@ def questions(cell: AceCell, folder: str | None) -> Questions:
     if not FILES[cell.data]:
         return Questions(_own("Training", cell.samples), _own("Validation", cell.val))
     if folder is None:
-        raise UsageError(f"--data {cell.data} needs --data-dir, the folder with {FILES[cell.data][0]}.")
+        raise UsageError(
+            f"--data {cell.data} needs --data-dir, the folder with {FILES[cell.data][0]}; --data landscape needs none."
+        )
     train, val = (_read(Path(folder) / name) for name in FILES[cell.data])
     if len(set(FILES[cell.data])) == 1:
         half = len(train) // 2

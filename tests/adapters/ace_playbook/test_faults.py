@@ -144,8 +144,18 @@ def test_a_wrong_argument_gets_the_hosts_words():
         make_ace(NumberModel(), executor=flash()).adapt_offline()
 
 
-def test_another_ace_gets_one_sentence_that_names_the_three(tmp_path):
-    (tmp_path / "ace.py").write_text("ACE = None\n")
+OLD = """
+class ACE:
+    def step(self): ...
+class Playbook: ...
+class DeltaContext: ...
+def apply_delta(): ...
+"""
+
+
+@pytest.mark.parametrize("other", ["ACE = None", OLD])
+def test_another_ace_gets_one_sentence_that_names_the_three(tmp_path, other):
+    (tmp_path / "ace.py").write_text(other)
     code = "import warnings; warnings.simplefilter('error'); import flashevolve_plugins, ace"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "is none that flash knows" in done.stderr
