@@ -22,6 +22,7 @@ from flashevolve_plugins.adapters.ace.host import (
     Lesson,
     Turn,
     require_own_steps,
+    turns_of,
 )
 
 if TYPE_CHECKING:
@@ -69,11 +70,7 @@ class AceFramework:
         samples, epochs = given["samples"], given["epochs"]
         self.package, self.ace, self._lockstep = package, ace, lockstep
         self._environment, self._epochs, self._size = given["environment"], epochs, len(samples)
-        self.turns: Sequence[Turn] = [
-            Turn(epoch * self._size + index, epoch + 1, index + 1, sample)
-            for epoch in range(epochs)
-            for index, sample in enumerate(samples)
-        ]
+        self.turns: Sequence[Turn] = turns_of(samples, epochs)
         roles = (ace.agent, ace.reflector, ace.skill_manager)
         models = [_model(role) for role in roles if not isinstance(role, package.ReplayAgent)]
         known = package.LiteLLMClient or ()

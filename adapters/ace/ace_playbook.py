@@ -23,6 +23,7 @@ from flashevolve_plugins.adapters.ace.host import (
     Lesson,
     Turn,
     require_own_steps,
+    turns_of,
 )
 
 if TYPE_CHECKING:
@@ -66,12 +67,7 @@ class AcePlaybook:
         self._callback, self._feedback_fn, self._lockstep = callback, feedback_fn, lockstep
         if not hasattr(task.samples, "__len__"):
             raise UsageError("task.samples has no length, and flash begins several at once: make it a list.")
-        size = len(task.samples)
-        self.turns: Sequence[Turn] = [
-            Turn(epoch * size + index, epoch + 1, index + 1, sample)
-            for epoch in range(len(phases))
-            for index, sample in enumerate(task.samples)
-        ]
+        self.turns: Sequence[Turn] = turns_of(task.samples, len(phases))
         models = [role.llm for role in (ace.generator, ace.reflector, ace.curator)]
         self.concurrent = all(isinstance(each, (package.OpenAILLM, package.SimulatedLLM)) for each in models)
         self.urls: Sequence[str] = [

@@ -34,6 +34,15 @@ class Turn:
     sample: Any
 
 
+def turns_of(samples: Sequence[Any], epochs: int) -> list[Turn]:
+    """The turns of a run in the host's order: every sample in every epoch."""
+    return [
+        Turn(epoch * len(samples) + index, epoch + 1, index + 1, sample)
+        for epoch in range(epochs)
+        for index, sample in enumerate(samples)
+    ]
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of a role, or of a user's function.

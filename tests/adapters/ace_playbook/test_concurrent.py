@@ -5,32 +5,22 @@ import threading
 import pytest
 from ace import Playbook
 from ace_task import NumberModel, contents, make_ace, make_task
+from item_records import Records
 
 from flashevolve_plugins import Flash
-from flashevolve_plugins.hooks import Aggregate, Merge, hookimpl
+from flashevolve_plugins.hooks import Aggregate, Merge
 
 POLICIES = ("full", "guarded", "reflective", "best-first", "merge", "aggregate")
 
 
-class Ends:
-    """Keeps every record."""
-
-    def __init__(self):
-        self.records = []
-
-    @hookimpl
-    def flashevolve_item_ended(self, record):
-        self.records.append(record)
-
-
 def run(model, size=40, epochs=1, online=False, **settings):
-    ends = Ends()
+    ends = Records()
     settings.setdefault("max_concurrency", 16)
     flash = Flash(progress=False, plugins=[ends], evaluate="example", **settings)
     ace = make_ace(model, epochs=epochs, executor=flash)
     task = make_task(size)
     result = (ace.adapt_online if online else ace.adapt_offline)(task)
-    return ace, result, ends.records, flash
+    return ace, result, ends.all, flash
 
 
 @pytest.mark.parametrize("clock", ["local", "virtual"])
@@ -52,7 +42,7 @@ def test_every_counter_is_kept(policy):
 
     for n in range(5):
         playbook.add(Bullet(f"rule {n}", id=f"ctx-{n}"))
-    ends = Ends()
+    ends = Records()
     flash = Flash(progress=False, plugins=[ends], evaluate="example", max_concurrency=16, staleness=policy)
     ace = make_ace(NumberModel(rules=5), executor=flash, playbook=playbook, epochs=2)
     ace.adapt_offline(make_task(40))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from ace import Bullet, Feedback, Playbook
 from ace_task import NumberModel, contents, make_ace, make_task
+from item_records import Records
 
 from flashevolve_plugins import BackendError, Flash, UsageError
 from flashevolve_plugins.adapters.ace.entries import MOST_CHANGES, Entries, following
-from flashevolve_plugins.hooks import Aggregate, hookimpl
+from flashevolve_plugins.hooks import Aggregate
 
 
 def flash(**settings):
@@ -107,14 +108,6 @@ def test_an_operation_that_ages_while_another_is_judged_is_judged_as_well():
         assert first_done.wait(30)
         return [edit("a", "newest a"), edit("b", "newest b")]
 
-    class Ends:
-        def __init__(self):
-            self.records = []
-
-        @hookimpl
-        def flashevolve_item_ended(self, record):
-            self.records.append(record)
-
     def told(record):
         events = {"s0": first_done, "s1": second_done}
         if record.sample_id in events:
@@ -123,10 +116,10 @@ def test_an_operation_that_ages_while_another_is_judged_is_judged_as_well():
     playbook = Playbook()
     for name in "ab":
         playbook.add(Bullet(f"old {name}", id=f"ctx-{name}"))
-    model, ends = Model(operations=operations), Ends()
+    model, ends = Model(operations=operations), Records()
     ace = make_ace(model, executor=flash(staleness="reflective", plugins=[ends]), playbook=playbook)
     ace.adapt_offline(make_task(3), told)
-    (record,) = [each for each in ends.records if each.number == 3]
+    (record,) = [each for each in ends.all if each.number == 3]
     assert len(record.checks) == 2
     assert sum(role == "Judge" for role, _ in model.calls) == 2
     assert contents(ace) == ["newest a", "newest b"]

@@ -5,18 +5,9 @@ import threading
 import pytest
 from ace import Bullet, Playbook
 from ace_task import NumberModel, contents, make_ace, make_task
+from item_records import Records
 
 from flashevolve_plugins import Flash
-from flashevolve_plugins.hooks import hookimpl
-
-
-class Ends:
-    def __init__(self):
-        self.records = []
-
-    @hookimpl
-    def flashevolve_item_ended(self, record):
-        self.records.append(record)
 
 
 def run(policy, second, model=None):
@@ -32,7 +23,7 @@ def run(policy, second, model=None):
         assert applied.wait(30)
         return [{"op": "ADD", "section": "strategies", "content": rules[0]}, second]
 
-    ends = Ends()
+    ends = Records()
     playbook = Playbook()
     playbook.add(Bullet("old", id="ctx-old"))
     model = model or NumberModel()
@@ -41,7 +32,7 @@ def run(policy, second, model=None):
     ace = make_ace(model, executor=flash, playbook=playbook)
     result = ace.adapt_offline(make_task(2), lambda record: record.merge["updated"] and applied.set())
     assert len(result.history) == 2
-    (judged,) = [record for record in ends.records if record.number == 2]
+    (judged,) = [record for record in ends.all if record.number == 2]
     return ace, judged, result
 
 
@@ -93,7 +84,7 @@ def test_a_patch_is_what_the_bullet_becomes():
 
 
 def test_what_nobody_has_changed_is_not_judged():
-    ends = Ends()
+    ends = Records()
     playbook = Playbook()
     for n in range(4):
         playbook.add(Bullet(f"old {n}", id=f"ctx-{n}"))
@@ -105,7 +96,7 @@ def test_what_nobody_has_changed_is_not_judged():
     ace = make_ace(NumberModel(operations=operations), executor=flash, playbook=playbook)
     ace.adapt_offline(make_task(4))
     assert contents(ace) == [f"new rule {n}" for n in range(4)]
-    assert all(record.checks == () for record in ends.records)
+    assert all(record.checks == () for record in ends.all)
 
 
 def test_embedding_what_is_added_does_not_hide_what_changed_before():
@@ -125,11 +116,11 @@ def test_embedding_what_is_added_does_not_hide_what_changed_before():
         content = "sharper" if rules == ["rule 0"] else "sharpest"
         return [{"op": "ADD", "section": rules[0], "content": rules[0]}, {**UPDATE, "content": content}]
 
-    ends, playbook = Ends(), Playbook()
+    ends, playbook = Records(), Playbook()
     playbook.add(Bullet("old", id="ctx-old"))
     flash = Flash(progress=False, plugins=[ends], evaluate="example", max_concurrency=2, staleness="guarded")
     ace = make_ace(NumberModel(operations=operations), executor=flash, playbook=playbook)
     ace.embedder = embed
     ace.adapt_offline(make_task(2), lambda record: record.merge["updated"] and embedded.set())
     assert contents(ace) == ["rule 0", "rule 1", "sharper"]
-    assert [record.terminal.value for record in ends.records] == ["committed", "discarded"]
+    assert [record.terminal.value for record in ends.all] == ["committed", "discarded"]
