@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._errors import UsageError
-from flashevolve_plugins.adapters.ace import skillbook
+from flashevolve_plugins.adapters.ace import ace_framework_skillbook as skillbook
 from flashevolve_plugins.adapters.ace.ace_framework_results import Results
 from flashevolve_plugins.adapters.ace.host import (
     CURATE,
