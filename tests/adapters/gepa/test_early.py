@@ -120,3 +120,14 @@ def test_a_seed_that_cannot_be_validated_ends_the_run_and_every_item(kit, record
     ends = {each.number: each.terminal.value for each in records.all}
     assert ends.pop(1) == "failed"
     assert set(ends.values()) == {"cancelled"}
+
+
+def test_dspys_adapter_waits_for_the_seed(kit, recorded):
+    class Slow(kit.Words):
+        def flashevolve_seconds(self, stage, *what):
+            return 60.0 if stage == "validate" and what[1] == [100] else super().flashevolve_seconds(stage, *what)
+
+    Slow.__module__ = "dspy.teleprompt.gepa.gepa_utils"
+    run, records = recorded(adapter=Slow())
+    kit.check(run, 400)
+    assert early(records) == []
