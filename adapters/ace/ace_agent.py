@@ -45,7 +45,7 @@ class AceAgent:
         self.turns: Sequence[Turn] = results.turns
         self.options: Mapping[str, Any] = {
             **{name: roles.params[name] for name in KEPT},
-            "online_eval_frequency": getattr(results, "_size", None),
+            "online_eval_frequency": results.window,
         }
         code = roles.code
         self.urls: Sequence[str] = urls_of(ace)

@@ -77,7 +77,7 @@ class Online(Results):
             )
         turns = [Turn(index, 1, index + 1, sample) for index, sample in enumerate(samples)]
         super().__init__(ace, roles, paths, turns, len(samples))
-        self._samples, self._size = samples, size
+        self._samples, self.window = samples, size
         self._windows: list[Window] = []  # up to the one that is under way
         self._open_next()
 
@@ -87,7 +87,7 @@ class Online(Results):
 
     def place(self, turn: Turn) -> dict[str, Any]:
         """Window and step."""
-        return {"window": turn.number // self._size + 1, "global_step": turn.step}
+        return {"window": turn.number // self.window + 1, "global_step": turn.step}
 
     def may_begin(self, turn: Turn) -> bool:
         """Once its window is the one under way."""
@@ -97,9 +97,9 @@ class Online(Results):
 
     def _open_next(self) -> None:
         """Test the next window, if there is one."""
-        start = len(self._windows) * self._size
+        start = len(self._windows) * self.window
         if start < self.steps:
-            end = min(start + self._size, self.steps)
+            end = min(start + self.window, self.steps)
             window = Window(len(self._windows) + 1, start, end, self.ace.playbook)
             self._windows.append(window)
             self._test(window)

@@ -67,6 +67,8 @@ class Results(ABC):
     """
 
     mode: str
+    #: Samples of a window; 0 where there are none.
+    window: int = 0
 
     def __init__(self, ace: Any, roles: Roles, paths: Paths, turns: Sequence[Turn], steps: int) -> None:
         self.ace, self.roles, self.paths, self.turns, self.steps = ace, roles, paths, turns, steps

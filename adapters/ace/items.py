@@ -32,8 +32,11 @@ def merge_body(session: Session, number: int, lessons: Sequence[Lesson]) -> Body
 
 def extra_body(extra: Extra) -> Body:
     """Run calls that change nothing, all at once."""
-    samples = [_sample(call, partial(_caught, call.function)) for call in extra.calls]
-    results = yield Stage(extra.calls[0].stage, tuple(samples), judged=False)
+    samples = tuple(
+        Sample(partial(_caught, each.function), each.resource, cost=each.cost, seconds=each.seconds)
+        for each in extra.calls
+    )
+    results = yield Stage(extra.calls[0].stage, samples, judged=False)
     extra.finish(results)
     return Outcome(Terminal.SKIPPED, extra.name)
 
@@ -43,10 +46,6 @@ def _caught(function: Any) -> Any:
         return function(None)
     except Exception as error:  # noqa: BLE001 - it is told in the place of a result
         return error
-
-
-def _sample(call: Call, function: Any) -> Sample:
-    return Sample(function, call.resource, cost=call.cost, seconds=call.seconds)
 
 
 class _Reading:

@@ -29,8 +29,6 @@ _PARTS = (
     proposal_selection.AllImprovements,
     proposal_selection.BestImprovement,
 )
-#: Packages of adapters whose runs ended lower with it, through a server; see the benchmarks.
-_WORSE = frozenset({"dspy"})
 _STOPPERS = (
     stop_condition.MaxMetricCallsStopper,
     stop_condition.MaxCandidateProposalsStopper,
@@ -85,8 +83,7 @@ def may_offer_early(engine: Any) -> bool:
     known = all(type(each) in _PARTS for each in parts) and all(
         type(each) in _STOPPERS for each in _stoppers(engine.stop_callback)
     )
-    package = type(engine.adapter).__module__.partition(".")[0]
-    return known and package not in _WORSE and not resumes(engine)
+    return known and not resumes(engine)
 
 
 def _stoppers(stopper: Any) -> Iterable[Any]:

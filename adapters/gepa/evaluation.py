@@ -38,6 +38,8 @@ class Evaluator(Protocol):
     concurrent_proposals: bool
     #: Whether :meth:`dataset_adapter` gives adapters that may build reflective datasets at once.
     concurrent_datasets: bool
+    #: Whether proposals from the seed may be made while the seed is validated.
+    offers_early: bool
     #: Base URLs of the servers that the run will call, as far as they are known.
     urls: Sequence[str]
     #: Names of Python loggers, beside the host's own, whose lines tell of progress.
@@ -98,6 +100,7 @@ class PlainEvaluator:
     slots: int = DEFAULT_SLOTS
     concurrent_proposals: bool = False
     concurrent_datasets: bool = False
+    offers_early: bool = True
     urls: Sequence[str] = ()
     loggers: Sequence[str] = ()
     name: str = ""

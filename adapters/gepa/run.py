@@ -165,7 +165,7 @@ class _Run:
         )
         session = self._session
         item, early = session.driver.host_item(), None
-        if session.holds and may_offer_early(session.engine):
+        if session.holds and session.evaluator.offers_early and may_offer_early(session.engine):
             early = partial(session.begin_early, candidate)
         try:
             evaluation = finish(item.run(stage, early))[0]

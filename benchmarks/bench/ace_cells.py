@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashevolve_plugins._errors import UsageError
-from flashevolve_plugins.benchmarks.bench.cells import TIME_SCALE, Clock
+from flashevolve_plugins.benchmarks.bench.cells import TIME_SCALE, Clock, record_path
 from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
 
 if TYPE_CHECKING:
@@ -88,8 +87,7 @@ class AceKey:
         parts += [f"{cell.val}val", f"{cell.rounds}rounds"]
         if self.clock == "server":
             parts.append(f"scale{cell.time_scale:g}")
-        names = ("ace", self.clock, "-".join(parts), self.rival, str(self.seed))
-        return "/".join(re.sub(r"[^\w.+-]+", "_", name) for name in names) + ".json"
+        return record_path("ace", self.clock, "-".join(parts), self.rival, str(self.seed))
 
     def __str__(self) -> str:
         """The run in words."""

@@ -17,6 +17,7 @@ from flashevolve_plugins.benchmarks.bench.ace_cells import PLAYBOOKS, AceCell, A
 from flashevolve_plugins.benchmarks.bench.ace_measure import flash_options
 from flashevolve_plugins.benchmarks.bench.ace_report import markdown, summarize
 from flashevolve_plugins.benchmarks.bench.ace_tasks import FILES, SIZES, questions
+from flashevolve_plugins.benchmarks.bench.cells import write_whole
 from flashevolve_plugins.benchmarks.bench.rivals import SEQUENTIAL
 from flashevolve_plugins.benchmarks.server.profiles import PROFILES
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     for number, key in enumerate([] if options.report_only else todo, start=1):
         record = _run(key, options.data_dir)
-        _keep(record, folder)
+        write_whole(folder / key.path, dump(record))
         print(
             f"{number}/{len(todo)} {key}: {record.seconds:.0f} s, {record.calls} calls, score {record.score:.3f}",
             file=sys.stderr,
@@ -74,15 +75,6 @@ def _run(key: AceKey, data_dir: str | None) -> AceRecord:
     from flashevolve_plugins.benchmarks.bench.ace_served import run_served  # noqa: PLC0415 - needs openai
 
     return run_served(key, asked)
-
-
-def _keep(record: AceRecord, folder: Path) -> None:
-    """Write a record where it belongs, whole or not at all."""
-    path = folder / record.key.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(dump(record) + "\n", "utf-8")
-    unfinished.replace(path)
 
 
 def _report(cells: Sequence[AceCell], rivals: Sequence[str], records: Sequence[AceRecord], folder: Path) -> None:

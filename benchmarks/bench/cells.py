@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Clock = Literal["virtual", "server"]
 
@@ -67,9 +70,30 @@ class RunKey:
         parts.append(f"{cell.calls}calls")
         if self.clock == "server":
             parts.append(f"scale{cell.time_scale:g}")
-        names = (self.clock, "-".join(parts), self.rival, str(self.seed))
-        return "/".join(re.sub(r"[^\w.+-]+", "_", name) for name in names) + ".json"
+        return record_path(self.clock, "-".join(parts), self.rival, str(self.seed))
 
     def __str__(self) -> str:
         """The run in words."""
         return f"{self.clock}: {self.cell.title}, {self.rival}, seed {self.seed}"
+
+
+def record_path(*names: str) -> str:
+    """Where a record is kept, below the folder of results: a folder for each name, the file for the last.
+
+    Args:
+        names: what tells it from others; what no file name can hold is replaced.
+    """
+    return "/".join(re.sub(r"[^\w.+-]+", "_", name) for name in names) + ".json"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: of the file; its folders are made.
+        text: what it holds, without its last line's end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text + "\n", "utf-8")
+    unfinished.replace(path)

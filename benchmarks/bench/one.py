@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey
+from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey, write_whole
 from flashevolve_plugins.benchmarks.bench.record import dump
 from flashevolve_plugins.benchmarks.bench.rivals import TURBO
 
@@ -40,12 +40,8 @@ def main(text: str) -> None:
 
 
 def keep(record: Record, folder: Path) -> None:
-    """Write a record where it belongs, whole or not at all."""
-    path = folder / record.key.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(dump(record) + "\n", "utf-8")
-    unfinished.replace(path)
+    """Write a record where it belongs."""
+    write_whole(folder / record.key.path, dump(record))
 
 
 def _run(key: RunKey, told: dict[str, object]) -> Record:

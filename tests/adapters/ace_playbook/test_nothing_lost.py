@@ -3,10 +3,11 @@
 import json
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from ace import Bullet, Feedback, Playbook
+from ace import Bullet, Feedback, OpenAILLM, Playbook
 from ace_task import NumberModel, contents, make_ace, make_task
 from item_records import Records
 
@@ -125,21 +126,34 @@ def test_an_operation_that_ages_while_another_is_judged_is_judged_as_well():
     assert contents(ace) == ["newest a", "newest b"]
 
 
+class NumberedOpenAI(OpenAILLM, NumberModel):
+    """A model that is known to allow calls at once."""
+
+    def __init__(self):
+        NumberModel.__init__(self)
+
+    complete, complete_json = NumberModel.complete, NumberModel.complete_json
+
+
 def test_a_function_that_embeds_is_called_once_at_a_time():
-    inside, most = Counter(), []
+    inside, most, lock = Counter(), [], threading.Lock()
+    together = threading.Barrier(2)
 
     def embed(texts):
-        inside["now"] += 1
-        most.append(inside["now"])
-        inside["now"] -= 1
+        with lock:
+            inside["now"] += 1
+            most.append(inside["now"])
+        with suppress(threading.BrokenBarrierError):  # who comes second while the first is there would meet it
+            together.wait(0.05)
+        with lock:
+            inside["now"] -= 1
         return [[1.0, float(len(text))] for text in texts]
 
-    ace = make_ace(NumberModel(), executor=Flash(progress=False, staleness="full", clock="virtual"))
+    executor = Flash(progress=False, staleness="full", max_concurrency=8)
+    ace = make_ace(NumberedOpenAI(), executor=executor)
     ace.embedder = embed
-    settings = ace._flashevolve_executor
-    ace.adapt_offline(make_task(5))
-    assert settings.last_run.slots["local"] == 1
-    assert settings.last_run.samples["embed"] == 5
+    ace.adapt_offline(make_task(8))
+    assert executor.last_run.slots["task"] == 8
     assert max(most) == 1
 
 

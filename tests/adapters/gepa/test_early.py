@@ -122,12 +122,17 @@ def test_a_seed_that_cannot_be_validated_ends_the_run_and_every_item(kit, record
     assert set(ends.values()) == {"cancelled"}
 
 
-def test_dspys_adapter_waits_for_the_seed(kit, recorded):
-    class Slow(kit.Words):
-        def flashevolve_seconds(self, stage, *what):
-            return 60.0 if stage == "validate" and what[1] == [100] else super().flashevolve_seconds(stage, *what)
+def test_an_evaluator_that_is_declared_to_wait_waits_for_the_seed(kit, recorded, monkeypatch):
+    from flashevolve_plugins.adapters.gepa import run as module
 
-    Slow.__module__ = "dspy.teleprompt.gepa.gepa_utils"
-    run, records = recorded(adapter=Slow())
+    made = module.evaluator_for
+
+    def waiting(*args, **settings):
+        evaluator = made(*args, **settings)
+        evaluator.offers_early = False
+        return evaluator
+
+    monkeypatch.setattr(module, "evaluator_for", waiting)
+    run, records = recorded()
     kit.check(run, 400)
     assert early(records) == []
