@@ -1,0 +1,5 @@
+SCORE = 0.2
+
+
+class AgentHarness:
+    pass

@@ -1,0 +1,95 @@
+"""A run of superagentic-metaharness in a process of its own, which kills itself at the N-th call.
+
+python killed_harness.py FOLDER LEDGER BUDGET SLOTS KILL_AT: KILL_AT counts sessions and jobs of this process, 0 lets it
+end. Each finished call is a line of LEDGER before anybody else sees its result. With KEPT in the environment the
+process waits to kill itself until all is kept that was finished for candidates under way.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+
+from harness_task import Evaluator, Proposer, number, run
+
+from flashevolve_plugins import Flash
+
+JOBS = 3
+PATIENCE = 20  # seconds
+
+
+class Counted:
+    def __init__(self, folder, ledger, kill_at):
+        self.folder, self.finished = Path(folder) / "run", []
+        self.ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.kill_at, self.begun, self.lock = kill_at, 0, threading.Lock()
+
+    def begin(self):
+        with self.lock:
+            self.begun += 1
+            if self.begun == self.kill_at:
+                if "KEPT" in os.environ:
+                    self.wait()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait(self):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not self.kept():
+            time.sleep(0.01)
+
+    def kept(self):
+        connection = sqlite3.connect(f"file:{self.folder / 'flashevolve.sqlite'}?mode=ro", uri=True)
+        (count,) = connection.execute("SELECT count(*) FROM results WHERE item IS NOT NULL").fetchone()
+        recipes = [recipe for (recipe,) in connection.execute("SELECT recipe FROM items")]
+        connection.close()
+        made = [recipe for recipe in recipes if b"ProposalResult" in recipe]
+        ended = {path.parent.name for path in self.folder.glob("candidates/*/manifest.json")}
+        left = [(kind, name) for kind, name in self.finished if name not in ended]
+        jobs = [name for kind, name in left if kind == "job"]
+        sessions = [name.encode() for kind, name in left if kind == "session"]
+        validated = len(set(jobs))
+        return count >= len(jobs) + validated and all(any(name in recipe for recipe in made) for name in sessions)
+
+    def finish(self, kind, name, *what):
+        with self.lock:
+            os.write(self.ledger, (json.dumps([kind, name, *what]) + "\n").encode())
+            self.finished.append((kind, name))
+
+
+def main(folder, ledger, budget, slots, kill_at):
+    counted = Counted(folder, ledger, int(kill_at))
+
+    class Sessions(Proposer):
+        def invoke(self, request):
+            counted.begin()
+            execution = super().invoke(request)
+            counted.finish("session", request.candidate_id)
+            return execution
+
+    class Jobs(Evaluator):
+        def flashevolve_jobs(self, workspace):
+            return [lambda job=job: self.job(workspace, job) for job in range(JOBS)]
+
+        def job(self, workspace, job):
+            counted.begin()
+            value = number(workspace)
+            counted.finish("job", workspace.parent.name, job)
+            return value
+
+        def flashevolve_combine(self, workspace, results):
+            from metaharness import EvaluationResult
+
+            return EvaluationResult(float(sum(results)) / len(results))
+
+    flash = Flash(max_concurrency=int(slots), reflection_concurrency=int(slots), progress=False)
+    proposer, evaluator = Sessions(steps=lambda n: n % 3), Jobs()
+    result, _ = run(Path(folder), flash, budget=int(budget), proposer=proposer, evaluator=evaluator)
+    sys.stdout.write(json.dumps({"candidates": result.candidate_ids, "best": result.best_objective}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
