@@ -31,6 +31,7 @@ MAX_ITEMS = 16
 MAX_BATCH = 8
 SLOTS_PER_WRITER = 4  # where two lessons or more go together, curations are a fifth of all calls, and some take long
 FIRST_BATCH = 4
+EXAMPLES_PER_CHANGE = 40  # of a validation, for each change that it should be worth
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more
 UNPAID = "the budget cannot pay for its merge"
@@ -116,6 +117,8 @@ class Merge(QueuePolicy):
         max_batch: proposals merged at once at most.
         max_items: as for every :class:`QueuePolicy`.
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
+        least: proposals that must wait before they are merged, unless nothing else is under way. Default: one for every
+            40 validation examples, up to ``max_batch``: the dearer a validation, the more it should be worth.
         onto: what changes are merged onto: ``"best"``, the artifact with the best mean score, or ``"frontier"``, the
             one that is best on most validation examples.
 
@@ -130,8 +133,10 @@ class Merge(QueuePolicy):
         max_items: int | None = None,
         max_characters: int | None = None,
         onto: Onto = "best",
+        least: int | None = None,
     ) -> None:
         super().__init__(max_items)
+        self.least = None if least is None else require_count("Merge", "least", least, 1)
         if onto not in get_args(Onto):
             raise UnknownNameError("Merge(onto=...)", onto, get_args(Onto))
         self.onto = onto
@@ -161,20 +166,42 @@ class Merge(QueuePolicy):
         if not self.merges:
             return self._alone.take(waiting, pool, last=last)
         entries = pool.entries
-        base = best_entry(entries) if self.onto == "best" else frontier_entry(entries)
+        base = self._base(pool)
         changes = {each.number: (_evidence(each), entries[_evidence(each).parent - 1]) for each in waiting}
         lost = {each.number: self._why_lost(each.number) for each in waiting if 1 in each.failed_with}
-        for number, (evidence, parent) in changes.items():
-            if parent is not base and added_share(parent.artifact, evidence.artifact, base.artifact) == 1:
-                lost.setdefault(number, "what it would be merged onto holds its change already")
-        rest = [each for each in waiting if each.number not in lost]
+        held = [
+            number
+            for number, (evidence, parent) in changes.items()
+            if parent is not base and added_share(parent.artifact, evidence.artifact, base.artifact) == 1
+        ]
+        if base.version:  # else it is provisional, and may not be confirmed
+            lost = {**dict.fromkeys(held, "what it would be merged onto holds its change already"), **lost}
+        rest = [each for each in waiting if each.number not in lost and each.number not in held]
         failed = [each for each in rest if each.failed_with]
+        least = self._least(entries)
+        if not rest or (len(rest) < least and not failed and not last):
+            return Batch(discard=lost)
+        if not self._survival:  # the first merge takes them all
+            self._limit = max(self._limit, least)
         limit = min(self._limit, *(each.failed_with[-1] // 2 for each in failed)) if failed else self._limit
         chosen = _fitting(sorted(failed or rest, key=_gain, reverse=True)[: max(1, limit)], changes)
         members = tuple(each.number for each in chosen)
         self._taken.update((number, changes[number]) for number in members)
         is_plain = len(chosen) == 1 and changes[members[0]][1] is base
-        return Batch(members, write=None if is_plain else self._write, onto=base.version, discard=lost)
+        onto, onto_item = (base.version, None) if base.version else (None, base.item)
+        write = None if is_plain else self._write
+        return Batch(members, write=write, onto=onto, onto_item=onto_item, discard=lost)
+
+    def _base(self, pool: Pool) -> PoolEntry:
+        """What changes are merged onto: of the best, the newest that is provisional, if there is one."""
+        if self.onto == "frontier":
+            return frontier_entry(pool.entries)
+        return next(reversed(pool.provisional.values()), None) or best_entry(pool.entries)
+
+    def _least(self, entries: Sequence[PoolEntry]) -> int:
+        if self.least is not None:
+            return min(self.least, self.max_batch)
+        return max(1, min(self.max_batch, round(len(entries[0].scores) / EXAMPLES_PER_CHANGE)))
 
     def _lesson_limit(self, waiting: Sequence[ItemView]) -> int:
         failed = [each.failed_with[-1] // 2 for each in waiting if each.failed_with]

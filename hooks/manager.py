@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -15,16 +16,20 @@ import pluggy
 
 from flashevolve_plugins._errors import PluginError, UnknownNameError, UsageError
 from flashevolve_plugins._model import Verdict
-from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
+from flashevolve_plugins._ordering import wrong_order
+from flashevolve_plugins._policies import Batch, Judgement, Plan, Release, Work, Workers
+from flashevolve_plugins._redact import redact, shown
 from flashevolve_plugins.hooks import specs
+from flashevolve_plugins.hooks.control import PERIOD, ControlPolicy
 from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry, PolicySettings
 from flashevolve_plugins.hooks.staleness import StalenessPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from importlib.metadata import EntryPoint
 
-    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
+    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry, Progress
+    from flashevolve_plugins._policies import ExampleView
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
 
@@ -166,6 +171,7 @@ def _is_being_imported(module: str) -> bool:
 
 def _warn(sentence: str, kind: type[Warning]) -> None:
     """Warn, and take no run down for it."""
+    sentence = redact(sentence)
     try:
         warnings.warn(sentence, kind, stacklevel=3)
     except kind:  # where warnings are errors
@@ -195,15 +201,21 @@ class RunHooks:
     Args:
         staleness: the run's staleness policy.
         plugins: further plugins, as objects or by their entry point's name.
+        control: the run's control policy, if it has one.
 
     Raises:
         UsageError: a plugin implements an unknown hook or none, is a class, or is given twice.
     """
 
-    def __init__(self, staleness: StalenessPolicy, plugins: Iterable[object] = ()) -> None:
+    def __init__(
+        self, staleness: StalenessPolicy, plugins: Iterable[object] = (), control: ControlPolicy | None = None
+    ) -> None:
         manager = _new_manager()
         self.max_staleness: int | None = getattr(staleness, "max_staleness", None)
         _add(manager, staleness, f"staleness:{type(staleness).__name__}")
+        self._control = None if control is None else f"control:{type(control).__name__}"
+        if control is not None and self._control is not None:
+            _add(manager, control, self._control)
         for plugin in plugins:
             found = installed().find(plugin) if isinstance(plugin, str) else plugin
             name = plugin if isinstance(plugin, str) else type(plugin).__name__
@@ -215,7 +227,18 @@ class RunHooks:
         self._callers = {
             name: _one_by_one(manager, name) for name in vars(specs) if name.startswith(f"{specs.PROJECT}_")
         }
+        self.control_period = self._period(manager)
         self._reported: set[tuple[str, str]] = set()
+
+    def _period(self, manager: pluggy.PluginManager) -> float | None:
+        """Seconds between two calls of :meth:`control`: as the plugin says that is asked first."""
+        asked = self._callers["flashevolve_control"]
+        if not asked:
+            return None
+        period: object = getattr(manager.get_plugin(asked[0][0]), "period", PERIOD)
+        if isinstance(period, bool) or not isinstance(period, (int, float)) or not period > 0:
+            raise UsageError(f"Plugin {asked[0][0]!r} has period={period!r}: it must be a number of seconds above 0.")
+        return float(period)
 
     @property
     def holds(self) -> bool:
@@ -226,6 +249,11 @@ class RunHooks:
     def plans(self) -> bool:
         """Whether a plugin decides how much may be under way."""
         return bool(self._callers["flashevolve_plan"])
+
+    @property
+    def orders(self) -> bool:
+        """Whether a plugin decides in which order samples start."""
+        return bool(self._callers["flashevolve_order_samples"])
 
     def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """The first plugin's judgement; accept if none answers."""
@@ -243,23 +271,77 @@ class RunHooks:
         )
         return Batch() if answer is None else answer
 
+    @property
+    def releases(self) -> bool:
+        """Whether a plugin looks at stages that run."""
+        return any(self._callers[f"flashevolve_{name}"] for name in ("release_stage", "admit_provisional"))
+
+    def release_stage(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        """The first plugin's answer, if any has one."""
+        about = f"item {item.number}"
+        answer: Release | None = self._decide(
+            "flashevolve_release_stage", (Release,), about, item=item, progress=progress, pool=pool
+        )
+        return answer
+
+    def admit_provisional(self, item: ItemView, progress: Progress, pool: Pool) -> bool:
+        """The first plugin's answer; no if none has one."""
+        about = f"item {item.number}"
+        answer: bool | None = self._decide(
+            "flashevolve_admit_provisional", (bool,), about, item=item, progress=progress, pool=pool
+        )
+        return bool(answer)
+
     def plan(self, snapshot: Snapshot) -> Plan | None:
         """The first plugin's plan, if any has one."""
         answer: Plan | None = self._decide("flashevolve_plan", (Plan,), "the run", snapshot=snapshot)
         return answer
 
-    def _decide(self, hook: str, kinds: tuple[type, ...], about: str, **arguments: Any) -> Any:
+    def control(self, snapshot: Snapshot) -> Workers | None:
+        """The first plugin's workers, if any has some.
+
+        Raises:
+            UsageError: an option of the run's own control policy does not go with the run.
+            PluginError: a plugin raised.
+        """
+        try:
+            answer: Workers | None = self._decide("flashevolve_control", (Workers,), "the run", snapshot=snapshot)
+        except PluginError as error:
+            if error.plugin == self._control and isinstance(error.error, UsageError):
+                raise error.error from None
+            raise
+        return answer
+
+    def order_samples(self, stage: str, examples: Sequence[ExampleView], pool: Pool) -> Sequence[int] | None:
+        """The first plugin's order; the host's own if none answers."""
+        about = f"{len(examples)} examples of {stage}"
+
+        def wrong(order: Sequence[Any]) -> str:
+            return wrong_order(order, len(examples))
+
+        order: Sequence[int] | None = self._decide(
+            "flashevolve_order_samples", (Sequence,), about, wrong, stage=stage, examples=examples, pool=pool
+        )
+        return order
+
+    def _decide(
+        self, hook: str, kinds: tuple[type, ...], about: str, why: Callable[[Any], str] | None = None, **arguments: Any
+    ) -> Any:
         for plugin, call in self._callers[hook]:
             try:
                 answer = call(**arguments)
             except Exception as error:
                 raise PluginError(plugin, hook, about, error) from error
+            if answer is None:
+                continue
             if isinstance(answer, kinds):
+                problem = "" if why is None else why(answer)
+            else:
+                problem = f"not a {' or '.join(kind.__name__ for kind in kinds)}"
+            if not problem:
                 return answer
-            if answer is not None:
-                wanted = " or ".join(kind.__name__ for kind in kinds)
-                wrong = TypeError(f"it returned {answer!r:.200}, not a {wanted}")
-                raise PluginError(plugin, hook, about, wrong) from wrong
+            wrong = TypeError(f"it returned {shown(answer)}, {problem}")
+            raise PluginError(plugin, hook, about, wrong) from wrong
         return None
 
     def run_started(self, snapshot: Snapshot) -> None:
@@ -297,7 +379,7 @@ class RunHooks:
             except Exception as error:  # noqa: BLE001 - an observer must not stop the run
                 if (plugin, hook) not in self._reported:
                     self._reported.add((plugin, hook))
-                    about = ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:200]
+                    about = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())[:200]
                     problem = PluginError(plugin, hook, about, error)
                     _warn(f"{problem}. The run goes on; this is said once.", RuntimeWarning)
 

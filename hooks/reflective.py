@@ -60,7 +60,7 @@ class Reflective(StalenessPolicy):
 
     def judge(self, item: ItemView, pool: Pool) -> Judgement | Work:
         """Ask the model once the item has evidence, and do what it says."""
-        if item.staleness <= self.max_staleness or item.evidence is None:
+        if item.evidence is None or (item.staleness <= self.max_staleness and not item.unfounded):
             return self.accept()
         if isinstance(item.answer, Answer):
             return self._said(item.answer, pool)

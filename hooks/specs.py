@@ -9,8 +9,8 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
-    from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
+    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry, Progress
+    from flashevolve_plugins._policies import Batch, ExampleView, Judgement, Plan, Release, Work, Workers
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
     from flashevolve_plugins.hooks.registry import AdapterRegistry, PolicyRegistry
@@ -47,7 +47,8 @@ def flashevolve_judge_stale(item: ItemView, pool: Pool) -> Judgement | Work | No
     """Decide whether an item made from an older pool goes on. The first result that is not ``None`` wins.
 
     Fires on the caller's thread before a sample of the item starts, whenever the pool has changed since the item was
-    born or last judged; for the last time before its validation. If no plugin answers, the item goes on. A plugin that
+    born or last judged, and before each of its stages where ``item.unfounded`` says that its parent, provisional then,
+    was not confirmed; for the last time before its validation. If no plugin answers, the item goes on. A plugin that
     raises fails the item.
 
     Work runs in a slot of the host's reflection. Then the hook fires again, with its result as ``item.answer``; work
@@ -77,6 +78,39 @@ def flashevolve_merge_batch(waiting: Sequence[ItemView], pool: Pool, last: bool)
 
 
 @hookspec(firstresult=True)
+def flashevolve_release_stage(item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+    """Decide whether a stage that runs is left before its last sample has ended. The first result not ``None`` wins.
+
+    Fires on the caller's thread after every sample of a stage that evaluates, while others of it wait or run; of one
+    with more than 200 samples after every hundredth part of them. Samples that have started are paid for. If no plugin
+    answers, the stage goes on. A plugin that raises fails the item.
+
+    Args:
+        item: the item.
+        progress: what is known by now.
+        pool: all admitted artifacts; do not change it.
+    """
+
+
+@hookspec(firstresult=True)
+def flashevolve_admit_provisional(item: ItemView, progress: Progress, pool: Pool) -> bool | None:
+    """Decide whether an artifact may be built on before its validation has ended. The first result not ``None`` wins.
+
+    Fires on the caller's thread after every sample of a validation, until the answer is ``True``; and once more when
+    the last one has ended: ``True`` then confirms the artifact. If no plugin answers, it is not admitted before. A
+    plugin that raises fails the item.
+
+    The artifact enters the pool when its validation has ended, confirmed or not. What was made from it waits for that,
+    and where it is not confirmed, goes to the staleness policy with ``item.unfounded``.
+
+    Args:
+        item: the item.
+        progress: what is known by now.
+        pool: all admitted artifacts, the provisional ones beside them; do not change it.
+    """
+
+
+@hookspec(firstresult=True)
 def flashevolve_plan(snapshot: Snapshot) -> Plan | None:
     """Decide how much may be under way. The first result that is not ``None`` wins.
 
@@ -85,6 +119,37 @@ def flashevolve_plan(snapshot: Snapshot) -> Plan | None:
 
     Args:
         snapshot: the statistics now: what is left of the budget, what is in flight, what came of it.
+    """
+
+
+@hookspec(firstresult=True)
+def flashevolve_control(snapshot: Snapshot) -> Workers | None:
+    """Decide how many items may be at work in each stage. The first result that is not ``None`` wins.
+
+    Fires on the caller's thread before the run's first sample, then once per control period of the driver's clock: the
+    attribute ``period``, in seconds, of the plugin that is asked first, 10 if it has none. If no plugin answers, things
+    stay as they are. A plugin that raises stops the run, whose state is kept.
+
+    Args:
+        snapshot: the statistics now: workers, items at work and items that have passed, by stage, and what waits.
+    """
+
+
+@hookspec(firstresult=True)
+def flashevolve_order_samples(stage: str, examples: Sequence[ExampleView], pool: Pool) -> Sequence[int] | None:
+    """Decide in which order the samples of a validation start. The first result that is not ``None`` wins.
+
+    Fires on the caller's thread when a validation's samples are about to be made, the seed's included, once for each
+    artifact; not in lockstep, and not where the host's adapter evaluates whole batches. Every example runs in any case,
+    and the host gets the results in its own order. If no plugin answers, samples start in that order. A plugin that
+    raises fails the item.
+
+    The answer holds the position of each example in ``examples`` once, the first to start first.
+
+    Args:
+        stage: the stage's name.
+        examples: what is known of each, in the host's order.
+        pool: all admitted artifacts; do not change it.
     """
 
 
@@ -109,7 +174,7 @@ def flashevolve_stage_started(item: int, stage: str) -> None:
 
 @hookspec
 def flashevolve_stage_finished(item: int, stage: str) -> None:
-    """Observe that every sample of an item's stage ended. Fires on the caller's thread.
+    """Observe that every sample of an item's stage ended, or that it was handed on. Fires on the caller's thread.
 
     Args:
         item: the item's number.

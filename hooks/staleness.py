@@ -136,6 +136,8 @@ class Full(StalenessPolicy):
 class Guarded(StalenessPolicy):
     """Guarded Async: goes on while the staleness is at most ``max_staleness``, else discards.
 
+    It also discards what was made from a provisional artifact that was not confirmed.
+
     Args:
         max_staleness: pool versions an item may lag behind.
 
@@ -149,6 +151,8 @@ class Guarded(StalenessPolicy):
     def judge(self, item: ItemView, pool: Pool) -> Judgement:
         """Compare the staleness with the bound."""
         del pool
+        if item.unfounded:
+            return self.discard(item.unfounded)
         if item.staleness <= self.max_staleness:
             return self.accept()
         return self.discard(f"stale by {item.staleness}, more than max_staleness={self.max_staleness}")

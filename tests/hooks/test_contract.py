@@ -1,6 +1,7 @@
 """The contract suite: our own policies keep it, and a policy that breaks one rule is told which."""
 
 import random
+import re
 import subprocess
 import sys
 
@@ -8,17 +9,26 @@ import pytest
 
 from flashevolve_plugins.hooks import (
     Batch,
+    ControlPolicy,
+    Decided,
     Full,
     Guarded,
     Judgement,
+    LongestFirst,
     Merge,
     Plan,
     PolicySettings,
     QueuePolicy,
     Reflective,
+    Release,
+    Reorder,
+    SampleOrder,
+    Speculative,
     StalenessPolicy,
+    Trailing,
     Verdict,
     Work,
+    Workers,
     hookimpl,
 )
 from flashevolve_plugins.hooks.manager import installed
@@ -29,6 +39,9 @@ OURS = {
     "guarded, 2": lambda: Guarded(2),
     "reflective, accept": lambda: Reflective(1, max_patches=1, fallback="accept", max_characters=4_000),
     "merge, small": lambda: Merge(max_batch=2, max_items=4, max_characters=80),
+    "reorder": Reorder,
+    "reorder, one half once": lambda: Reorder(1, 0.5),
+    "longest first": LongestFirst,
     "reflective & guarded": lambda: Reflective() & Guarded(3),
 }
 
@@ -71,6 +84,35 @@ class Taking(QueuePolicy):
         return self.function(waiting, pool, last)
 
 
+class Ordering(SampleOrder):
+    """An order made of one function of the examples and the pool."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def order(self, examples, pool):
+        return self.function(examples, pool)
+
+
+def backwards(examples):
+    return [*reversed(range(len(examples)))]
+
+
+def edit_example(examples, pool):
+    examples[0].scores.clear()
+    return backwards(examples)
+
+
+def edit_examples(examples, pool):
+    examples.reverse()
+    return backwards(examples)
+
+
+def edit_entries(examples, pool):
+    pool.entries[0].scores.clear()
+    return backwards(examples)
+
+
 class Planning(Full):
     def __init__(self, plan):
         self.plan = plan
@@ -78,6 +120,25 @@ class Planning(Full):
     @hookimpl
     def flashevolve_plan(self, snapshot):
         return self.plan
+
+
+class Controlling(ControlPolicy):
+    """A control policy made of one function of itself and the snapshot."""
+
+    def __init__(self, function):
+        self.function, self.said = function, []
+
+    def decide(self, snapshot):
+        return self.function(self, snapshot)
+
+
+def recount(self, snapshot):
+    snapshot.workers.clear()
+
+
+def count_all(self, snapshot):
+    self.said.append(snapshot.seconds)
+    return Workers({"gate": 1 + hash(self) % 10**6 if len(self.said) > 1 else 1})
 
 
 class Raising(Full):
@@ -254,6 +315,50 @@ BAD = {
     "plans nothing": (lambda: Planning(Plan(max_items=0)), "planned max_items=0, not a whole number of at least 1"),
     "plans halves": (lambda: Planning(Plan(validations=0.5)), "planned validations=0.5"),
     "no plan": (lambda: Planning(4), "answered 4, not a Plan or None"),
+    "no workers": (lambda: Controlling(lambda self, snapshot: 4), "answered 4, not Workers of a mapping, or None"),
+    "workers without stages": (
+        lambda: Controlling(lambda self, snapshot: Workers(4)),
+        r"answered Workers\(most=4\), not Workers of a mapping, or None",
+    ),
+    "a stage that is not there": (
+        lambda: Controlling(lambda self, snapshot: Workers({"rolout": 1})),
+        r"answered for 'rolout', which is no stage of snapshot.workers \(rollout, propose, gate, validate\)",
+    ),
+    "a stage without a worker": (
+        lambda: Controlling(lambda self, snapshot: Workers({"gate": 0 if snapshot.finished["gate"] else 1})),
+        "gave gate 0 workers, not a whole number of at least 1 or None",
+    ),
+    "workers that are no number": (
+        lambda: Controlling(lambda self, snapshot: Workers({"gate": True})),
+        "gave gate True workers",
+    ),
+    "changes the statistics": (lambda: Controlling(recount), "changed 'snapshot', which it was given"),
+    "counts as it likes": (lambda: Controlling(count_all), "and then, to the same history, Workers"),
+    "leaves an example out": (lambda: Ordering(lambda examples, pool: backwards(examples)[1:]), "each position from 0"),
+    "runs an example twice": (
+        lambda: Ordering(lambda examples, pool: [0, *backwards(examples)[1:]]),
+        "answered .*: it must hold each position from 0 to 7 once",
+    ),
+    "gives names": (
+        lambda: Ordering(lambda examples, pool: [f"{each.name}" for each in examples]),
+        "not all of its positions are whole numbers",
+    ),
+    "gives no sequence": (lambda: Ordering(lambda examples, pool: {0}), "answered .0., not a sequence of positions"),
+    "shuffles": (
+        lambda: Ordering(lambda examples, pool: random.sample(range(len(examples)), len(examples))),
+        "and then, to the same history,",
+    ),
+    "needs the seconds": (
+        lambda: Ordering(lambda examples, pool: sorted(backwards(examples), key=lambda place: examples[place].seconds)),
+        "raised TypeError",
+    ),
+    "needs scores": (
+        lambda: Ordering(lambda examples, pool: [place for place, each in enumerate(examples) if min(each.scores)]),
+        "raised ValueError",
+    ),
+    "changes an example": (lambda: Ordering(edit_example), "changed 'examples', which it was given"),
+    "changes the examples": (lambda: Ordering(edit_examples), "changed 'examples', which it was given"),
+    "changes the pool for an order": (lambda: Ordering(edit_entries), "changed 'pool', which it was given"),
     "raises where it observes": (Raising, "raised KeyError"),
     "misspelt": (Misspelt, "implements a hook that does not exist so: .*flashevolve_jugde_stale"),
     "unmarked": (Unmarked, "implements no hook: mark its methods with @hookimpl"),
@@ -334,7 +439,64 @@ def test_the_histories_show_a_queue_policy_all_that_a_run_can():
     assert seen >= {"committed", "merged", "rejected", "skipped", "failed"}
 
 
+def test_the_histories_show_a_control_policy_all_that_a_run_can():
+    seen = set()
+
+    def note(self, snapshot):
+        seen.update({("finished", stage) for stage, count in snapshot.finished.items() if count})
+        seen.update({("at work", stage) for stage, count in snapshot.at_work.items() if count})
+        seen.update({("waiting", stage) for stage, count in snapshot.waiting.items() if count})
+        seen.add(("workers", snapshot.workers["gate"]))
+        return Workers({"gate": 2}) if snapshot.seconds else None
+
+    check_policy(lambda: Controlling(note))
+    assert seen >= {(what, stage) for what in ("finished", "at work", "waiting") for stage in ("rollout", "validate")}
+    assert seen >= {("workers", None), ("workers", 2)}
+
+
 def test_it_is_imported_without_a_test_framework_or_a_host():
     code = "import sys, flashevolve_plugins.testing; print({'pytest', 'gepa', 'dspy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# -- stages that are left early -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Decided, Speculative, Trailing])
+def test_the_built_in_policies_that_leave_stages_early_keep_the_contract(kind):
+    check_policy(kind)
+
+
+class Stopping:
+    """Answers a stage that runs with what the tests say."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    @hookimpl
+    def flashevolve_release_stage(self, progress):
+        return self.answer(progress)
+
+
+class Admitting:
+    """As above."""
+
+    @hookimpl
+    def flashevolve_admit_provisional(self, progress):
+        return len(progress.known)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Stopping(lambda _: True), "answered True, not a Release or None"),
+        (lambda: Stopping(lambda _: Release(stops=True)), "gave '' as a reason"),
+        (lambda: Stopping(lambda _: Release(stops=False)), "handed on a stage of which every result is needed"),
+        (lambda: Stopping(lambda progress: progress.scores.sort(key=str)), "changed 'progress'"),
+        (Admitting, "answered 1, not True, False or None"),
+    ],
+)
+def test_what_a_policy_breaks_of_a_stage_that_runs_is_named(make, sentence):
+    with pytest.raises(AssertionError, match=re.escape(sentence)):
+        check_policy(make)

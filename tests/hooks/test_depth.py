@@ -66,6 +66,30 @@ def test_a_merge_takes_the_largest_gains_first(pool):
     assert len(batch.members) == FIRST_BATCH
 
 
+@pytest.mark.parametrize(
+    ("examples", "options", "least"),
+    [
+        (39, {}, 1),
+        (100, {}, 2),
+        (300, {}, 8),
+        (900, {}, 8),
+        (320, {"max_batch": 3}, 3),
+        (320, {"least": 5}, 5),
+        (9, {"least": 20}, 8),
+    ],
+)
+def test_the_dearer_a_validation_the_more_wait_for_it(examples, options, least):
+    pool = Pool()
+    pool.append([PoolEntry(1, SEED, 0.25, scores=dict.fromkeys(range(examples), 0.25))])
+    items = [waiting(number, parent=1) for number in range(3, 3 + least)]
+    assert len(Merge(**options).take(items, pool, last=False).members) == least
+    if least > 1:
+        assert Merge(**options).take(items[:-1], pool, last=False).members == ()
+        assert len(Merge(**options).take(items[:-1], pool, last=True).members) == least - 1
+        failed = [waiting(2, parent=1, failed_with=(2,))]
+        assert Merge(**options).take(failed, pool, last=False).members == (2,)
+
+
 def test_what_the_best_holds_already_is_discarded(pool):
     batch = Merge().take([waiting(3, parent=1, text="one\ntwo"), waiting(4)], pool, last=False)
     assert batch.discard == {3: "what it would be merged onto holds its change already"}

@@ -45,10 +45,10 @@ def fresh(monkeypatch):
 
 def test_the_built_ins_come_from_the_entry_points_of_our_own_distribution():
     ours = {point.name for point in distribution("flashevolve-plugins").entry_points if point.group == GROUP}
-    assert ours == {"policies", "gepa", "dspy", "ace"}
+    assert ours == {"policies", "gepa", "dspy", "ace", "metaharness"}
     assert {name for name, source in installed().policies if source == "policies"} == BUILT_IN
     adapters = {(adapter.package, source) for adapter, source in installed().adapters}
-    assert adapters >= {("gepa", "gepa"), ("dspy", "dspy"), ("ace", "ace")}
+    assert adapters >= {("gepa", "gepa"), ("dspy", "dspy"), ("ace", "ace"), ("metaharness", "metaharness")}
     plugins = [each for each in installed().plugins if each.name in ours]
     assert {each.name: each.status for each in plugins} == dict.fromkeys(ours, "active")
     assert all(each.origin.startswith("flashevolve-plugins ") for each in plugins)

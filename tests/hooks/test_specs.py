@@ -15,17 +15,18 @@ from flashevolve_plugins.hooks.manager import RunHooks, installed
 
 HOOKS = {name: value for name, value in vars(specs).items() if hasattr(value, "flashevolve_spec")}
 TYPES = {**vars(_model), **vars(_policies), **vars(_pool), **vars(_snapshot), **vars(registry)}
-FIRST_RESULT = {"flashevolve_judge_stale", "flashevolve_merge_batch", "flashevolve_plan"}
+DECISIONS = ("judge_stale", "merge_batch", "release_stage", "admit_provisional", "plan", "order_samples", "control")
+FIRST_RESULT = {f"flashevolve_{name}" for name in DECISIONS}
 every_hook = pytest.mark.parametrize("hook", HOOKS.values(), ids=list(HOOKS))
 
 
 def test_the_hooks_are_these():
-    decisions = "judge_stale merge_batch plan"
     observations = "run_started stage_started stage_finished pool_updated item_ended snapshot run_finished"
     assert set(HOOKS) == {
         "flashevolve_register_policies",
         "flashevolve_register_adapters",
-        *(f"flashevolve_{name}" for name in f"{decisions} {observations}".split()),
+        *FIRST_RESULT,
+        *(f"flashevolve_{name}" for name in observations.split()),
     }
 
 
@@ -98,12 +99,49 @@ def test_the_page_says_what_each_decision_may_answer(page):
 
 def test_the_page_says_what_answers_and_arguments_hold(page):
     classes = {
-        "What decisions answer with": (hooks.Judgement, hooks.Work, hooks.Batch, hooks.Plan),
-        "What the arguments hold": (hooks.ItemView, hooks.Evidence, hooks.Change, hooks.PoolEntry, hooks.ItemRecord),
+        "What decisions answer with": (
+            hooks.Judgement,
+            hooks.Work,
+            hooks.Batch,
+            hooks.Release,
+            hooks.Plan,
+            hooks.Workers,
+        ),
+        "What the arguments hold": (
+            hooks.ItemView,
+            hooks.Evidence,
+            hooks.Progress,
+            hooks.Change,
+            hooks.PoolEntry,
+            hooks.ExampleView,
+            hooks.ItemRecord,
+        ),
     }
     for title, kinds in classes.items():
         fields = {kind.__name__: ", ".join(each.name for each in dataclasses.fields(kind)) for kind in kinds}
         assert [*rows(page, title)] == [f"{name}({names})" for name, names in fields.items()]
+
+
+def test_the_page_lists_the_options_of_adaptive_control(page):
+    options = ", ".join(
+        f"{each.name}={each.default!r}" for each in inspect.signature(hooks.Adaptive).parameters.values()
+    )
+    assert f'"adaptive"`, `Adaptive({options})`' in page
+
+
+@pytest.mark.parametrize(
+    ("title", "kinds"),
+    [
+        ("Built-in orders of samples", (hooks.LongestFirst, hooks.Reorder)),
+        ("Built-in ways to leave a stage early", (hooks.Decided, hooks.Speculative, hooks.Trailing)),
+    ],
+)
+def test_the_page_lists_every_built_in_plugin_with_its_options(page, title, kinds):
+    listed = []
+    for kind in kinds:
+        options = inspect.signature(kind).parameters.values()
+        listed.append(f"{kind.__name__}({', '.join(f'{each.name}={each.default!r}' for each in options)})")
+    assert [*rows(page, title)] == listed
 
 
 def test_the_page_lists_every_built_in_policy_with_its_options(page):

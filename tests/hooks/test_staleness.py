@@ -84,6 +84,7 @@ COUNTS = {
     (Aggregate, "max_items"): (1, (0,)),
     (Merge, "max_batch"): (1, (0, None)),
     (Merge, "max_characters"): (1, (0,)),
+    (Merge, "least"): (1, (0,)),
 }
 
 

@@ -8,12 +8,16 @@ from flashevolve_plugins.hooks import (
     Ask,
     Batch,
     Change,
+    ControlPolicy,
     HostAdapter,
     Judgement,
     Plan,
     QueuePolicy,
+    Release,
+    SampleOrder,
     StalenessPolicy,
     Work,
+    Workers,
     hookimpl,
 )
 from flashevolve_plugins.testing import check_policy
@@ -23,12 +27,14 @@ if TYPE_CHECKING:
 
     from flashevolve_plugins.hooks import (
         AdapterRegistry,
+        ExampleView,
         ItemRecord,
         ItemView,
         PolicyRegistry,
         PolicySettings,
         Pool,
         PoolEntry,
+        Progress,
         Snapshot,
     )
 
@@ -62,6 +68,22 @@ class Eager(QueuePolicy):
         return {**onto, "answer": " ".join(change.feedback for change in changes)} if ask is None else onto
 
 
+class Narrow(ControlPolicy):
+    """One validation at a time, once something has been validated."""
+
+    period = 60.0
+
+    def decide(self, snapshot: Snapshot) -> Workers | None:
+        return Workers({"validate": 1}) if snapshot.finished.get("validate") else None
+
+
+class Backwards(SampleOrder):
+    """The last example first."""
+
+    def order(self, examples: Sequence[ExampleView], pool: Pool) -> Sequence[int]:
+        return [*reversed(range(len(examples)))] if pool.version else range(len(examples))
+
+
 class Everything:
     """Every hook of a run."""
 
@@ -74,8 +96,26 @@ class Everything:
         return Batch((waiting[0].number,))
 
     @hookimpl
+    def flashevolve_release_stage(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        return Release(stops=True, reason="hopeless") if progress.validates and sum(progress.known) < 0 else None
+
+    @hookimpl
+    def flashevolve_admit_provisional(self, item: ItemView, progress: Progress, pool: Pool) -> bool | None:
+        return len(progress.known) > len(progress.scores) / 2 and not pool.provisional
+
+    @hookimpl
     def flashevolve_plan(self, snapshot: Snapshot) -> Plan | None:
         return Plan(max_items=4 if snapshot.budget is not None else None)
+
+    @hookimpl
+    def flashevolve_control(self, snapshot: Snapshot) -> Workers | None:
+        return Workers(dict.fromkeys(snapshot.workers, 4))
+
+    @hookimpl
+    def flashevolve_order_samples(
+        self, stage: str, examples: Sequence[ExampleView], pool: Pool
+    ) -> Sequence[int] | None:
+        return None
 
     @hookimpl
     def flashevolve_run_started(self, snapshot: Snapshot) -> None: ...
@@ -133,5 +173,5 @@ def flashevolve_register_adapters(registry: AdapterRegistry) -> None:
 
 
 def check() -> None:
-    for kind in (Patient, Eager, Everything):
+    for kind in (Patient, Eager, Narrow, Backwards, Everything):
         check_policy(kind, seeds=range(3))
