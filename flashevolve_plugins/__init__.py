@@ -32,6 +32,7 @@ from flashevolve_plugins._errors import (
     HostError,
     InvalidTransition,
     PluginError,
+    RunStopped,
     UnknownNameError,
     UsageError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "HostError",
     "InvalidTransition",
     "PluginError",
+    "RunStopped",
     "UnknownNameError",
     "UsageError",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins._redact import redact, redacted
 
 if TYPE_CHECKING:
     from flashevolve_plugins._flash import Flash
@@ -38,12 +41,12 @@ def with_item_file(flash: Flash, run_dir: str | None, *, host: str) -> Flash:
         host: the host, and what it runs, for the reader.
     """
     run_dir = run_dir or flash.run_dir
-    if run_dir is None:
+    if run_dir is None or flash.record is False:
         return flash
     policy = flash.staleness if isinstance(flash.staleness, str) else type(flash.staleness).__name__
     header = {"schema": SCHEMA, "started": _now(), "host": host, "policy": policy}
     recording = copy(flash)
-    recording.plugins = (*flash.plugins, ItemFile(run_dir, header))
+    recording.plugins = (*flash.plugins, ItemFile(run_dir, header, scores_only=flash.record == "scores"))
     return recording
 
 
@@ -59,13 +62,15 @@ class ItemFile:
     Args:
         run_dir: the run's directory.
         header: the line that begins the run.
+        scores_only: leave out every word of prompts, feedback, reasons, errors and examples.
     """
 
-    def __init__(self, run_dir: str, header: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: str, header: Mapping[str, Any], *, scores_only: bool = False) -> None:
+        self._scores_only = scores_only
         self._path = Path(run_dir) / FILE
         self._header = header
         self._pool: dict[int, PoolEntry] = {}
-        self._begun = self._reported = False
+        self._begun = self._reported = self._unsynced = False
 
     @_hookimpl
     def flashevolve_pool_updated(self, entry: PoolEntry) -> None:
@@ -79,7 +84,9 @@ class ItemFile:
             if not self._begun:
                 _append(self._path, self._header)
                 self._begun = True
-            _append(self._path, self._line(record))
+            line = self._line(record)
+            _append(self._path, _without_words(line) if self._scores_only else redacted(line))
+            self._unsynced = True
         except Exception as error:  # noqa: BLE001 - a full disk or an odd text must not stop the run
             if not self._reported:
                 self._reported = True
@@ -90,6 +97,19 @@ class ItemFile:
                     type(error).__name__,
                     error,
                 )
+
+    @_hookimpl
+    def flashevolve_snapshot(self) -> None:
+        """Twice a second: see that what was appended survives the machine, too."""
+        if self._unsynced:
+            self._unsynced = False
+            with suppress(OSError), self._path.open("ab") as file:
+                os.fsync(file.fileno())
+
+    @_hookimpl
+    def flashevolve_run_finished(self) -> None:
+        """The last records."""
+        self.flashevolve_snapshot()
 
     def _line(self, record: ItemRecord) -> dict[str, Any]:
         line = {
@@ -116,6 +136,8 @@ class ItemFile:
             "merged_into": record.merged_into,
             **({} if record.evidence is None else self._evidence(record.evidence)),
             "entries": [self._entry(self._pool[version], record.evidence) for version in record.entries],
+            "stopped_scores": [_number(each) for each in record.partial.values()],
+            "stopped_examples": [_name(each) for each in record.partial],
         }
         return {name: value for name, value in line.items() if value not in (None, "", (), [], {})}
 
@@ -143,6 +165,21 @@ class ItemFile:
             return {"artifact": _text(artifact)}
         before = self._pool[parent].artifact if parent in self._pool else {}
         return {str(name): _text(text) for name, text in artifact.items() if name not in before or before[name] != text}
+
+
+#: What of a record holds words of prompts, examples, models or users.
+WORDS = ("reason", "story", "feedback", "changed", "examples", "stopped_examples")
+
+
+def _without_words(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without any text that is not ours: of an error its type."""
+    kept = {name: value for name, value in line.items() if name not in WORDS}
+    if "error" in kept:
+        kept["error"] = kept["error"].partition(":")[0]
+    for name in ("checks", "entries"):
+        if name in kept:
+            kept[name] = [{field: value for field, value in each.items() if field not in WORDS} for each in kept[name]]
+    return kept
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
@@ -177,6 +214,7 @@ def _number(score: Any) -> float | None:
 
 def _cut(text: Any, longest: int = LONGEST_NAME) -> str:
     text = str(text)
+    text = redact(text) if len(text) > longest else text  # before a secret is cut in two
     return text if len(text) <= longest else f"{text[:longest]}[cut]"
 
 

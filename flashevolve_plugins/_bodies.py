@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flashevolve_plugins._model import Check, Discarded, Outcome, Patch, Stage, Terminal
+from flashevolve_plugins._given_up import GIVEN_UP
+from flashevolve_plugins._model import Check, Discarded, ItemRecord, Outcome, Patch, Stage, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
     from flashevolve_plugins import _events as ev
+    from flashevolve_plugins._failures import Failure
+    from flashevolve_plugins._item import Item
     from flashevolve_plugins._model import Evidence
     from flashevolve_plugins._policies import Batch
     from flashevolve_plugins._pool import Pool
@@ -24,6 +27,45 @@ Body: TypeAlias = "Generator[Stage, list[Any], Outcome]"
 Merger: TypeAlias = "Callable[[int, Batch], Body]"
 
 
+class Partial(list[Any]):
+    """What a stage gave that was handed on: ``None`` where a sample had not ended.
+
+    Args:
+        results: the stage's results, which go on to fill.
+    """
+
+    def __init__(self, results: list[Any]) -> None:
+        super().__init__(results)
+        self._results = results
+        self._error: BaseException | None = None
+
+    def whole(self) -> list[Any]:
+        """All results. Only once a later stage that ``joins`` has begun; raises what a sample raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    def over(self, answer: Any) -> Iterable[ev.Event]:
+        """The tail has ended; with what a sample of it raised, if one did."""
+        self._error = answer if isinstance(answer, BaseException) else None
+        return ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An item that is over and whose host has not been told yet.
+
+    Args:
+        number: the item's number.
+        outcome: how it ended, with what its body returned.
+        record: its terminal record.
+    """
+
+    number: int
+    outcome: Outcome
+    record: ItemRecord
+
+
 @dataclass
 class OpenItem:
     """What the driver keeps of an item under way."""
@@ -34,11 +76,15 @@ class OpenItem:
     results: list[Any] = field(default_factory=list)
     begun: bool = False
     error: BaseException | None = None
+    #: Why the sample that raised it was given up, if it never got an answer.
+    gone: Failure | None = None
     outcome: Outcome | None = None
     evidence: Evidence | None = None
     checks: list[Check] = field(default_factory=list)
     #: Pool versions that it has brought before its end.
     entries: tuple[int, ...] = ()
+    #: What was known by example of a stage that was stopped.
+    partial: dict[Any, float] = field(default_factory=dict)
     #: A job's: what follows from its result, or from what it raised.
     answered: Callable[[Any], Iterable[ev.Event]] | None = None
 
@@ -56,6 +102,21 @@ class OpenItem:
             self.outcome, self.evidence = outcome, outcome.evidence or self.evidence
         return stage
 
+    def go_on(self, stage: Stage, *, failed: bool) -> Stage | None:
+        """Run the body on after a stage, to its next one or to its end."""
+        assert self.body is not None  # noqa: S101 - asked by the caller
+        if failed and self.gone is not None:
+            self.fail(GIVEN_UP.format(stage.name, self.gone.message), stage)
+            return None
+        if failed and self.error is not None:
+            return self.step(self.body.throw, self.error)
+        return self.step(self.body.send, self.results)
+
+    def fail(self, reason: str, stage: Stage) -> None:
+        """Let the item fail in a stage, to its host like one that was discarded there."""
+        told = self.discard(Discarded(Terminal.FAILED, reason, stage.name))
+        self.outcome = Outcome(Terminal.FAILED, reason, told and told.payload)
+
     def discard(self, why: Discarded) -> Outcome | None:
         """Let the body build its payload for an end that was not its own decision."""
         if self.body is None:
@@ -65,6 +126,34 @@ class OpenItem:
             self.error = self.error or error
         self.shut()
         return outcome
+
+    def record(self, item: Item, outcome: Outcome, ended: float) -> ItemRecord:
+        """The terminal record.
+
+        Args:
+            item: the Scheduler's view of the item.
+            outcome: how it ended.
+            ended: seconds since the run began.
+        """
+        merged = outcome.terminal is Terminal.MERGED
+        return ItemRecord(
+            number=item.number,
+            terminal=outcome.terminal,
+            reason=outcome.reason,
+            version=self.born,
+            staleness=item.staleness,
+            spent=item.spent,
+            story=tuple(item.story),
+            error=self.error,
+            started=self.started,
+            ended=ended,
+            evidence=self.evidence,
+            checks=tuple(self.checks),
+            members=item.members,
+            merged_into=item.merged_into if merged else None,
+            entries=self.entries,
+            partial=self.partial,
+        )
 
     def shut(self) -> None:
         """Close the body; what it raises then belongs to its item."""

@@ -32,8 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "run": (_run, "run a script with flash"),
         "plugins": (_plugins, "what is installed"),
         "items": (_items, "what became of each proposal, and why"),
+        "meta-harness": (_meta_harness, "a meta-harness checkout with several proposers at once"),
         "demo": (_demo, "dspy.GEPA with and without flash"),
-        "bench": (_bench, "rivals at equal slots and calls; bench ace for ACE"),
+        "bench": (_bench, "rivals at equal slots and calls; bench ace, bench meta-harness"),
         "simulate-server": (_simulate_server, "the simulated LLM server"),
     }
     listed = "\n".join(f"  {name:<17}{what}" for name, (_, what) in commands.items())
@@ -53,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[chosen.command][0](chosen.arguments)
     except FlashEvolveError as error:
-        print(f"flashevolve: {error}", file=sys.stderr)
+        from flashevolve_plugins._redact import visible  # noqa: PLC0415 - only where something is wrong
+
+        print(f"flashevolve: {visible(str(error))}", file=sys.stderr)
         return USAGE_ERROR
 
 
@@ -64,6 +67,12 @@ def _run(arguments: list[str]) -> int:
     default = Flash.staleness
     parser.add_argument("--staleness", default=default, metavar="POLICY", help=f"staleness policy ({default})")
     parser.add_argument("--max-staleness", type=int, metavar="N", help="pool versions an item may lag behind")
+    parser.add_argument(
+        "--speculate",
+        action=argparse.BooleanOptionalAction,
+        help="leave stages before their last sample has ended (where it pays)",
+    )
+    parser.add_argument("--control", default=Flash.control, metavar="NAME", help="pull or adaptive (pull)")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="task slots (the host's number of threads)")
     parser.add_argument("--reflection-concurrency", type=int, metavar="N", help="reflection calls at once")
     parser.add_argument("--max-items", type=int, metavar="N", help="proposals in flight at most")
@@ -81,6 +90,8 @@ def _run(arguments: list[str]) -> int:
         reflection_concurrency=options.reflection_concurrency,
         staleness=options.staleness,
         max_staleness=options.max_staleness,
+        speculate=options.speculate,
+        control=options.control,
         max_items=options.max_items,
         run_dir=options.run_dir,
         check_connection=not options.no_connection_check,
@@ -128,6 +139,12 @@ def _items(arguments: list[str]) -> int:
     return items(arguments)
 
 
+def _meta_harness(arguments: list[str]) -> int:
+    from flashevolve_plugins.adapters.meta_harness.command import main as run  # noqa: PLC0415 - only this command
+
+    return run(arguments)
+
+
 def _host_status(package: str, extra: str) -> str:
     from importlib.metadata import packages_distributions, version  # noqa: PLC0415
 
@@ -150,6 +167,8 @@ def _demo(arguments: list[str]) -> int:
 def _bench(arguments: list[str]) -> int:
     if arguments[:1] == ["ace"]:
         return _bench_ace(arguments[1:])
+    if arguments[:1] == ["meta-harness"]:
+        return _bench_meta_harness(arguments[1:])
     for package in ("dspy", "starlette", "matplotlib"):
         _require(package, "bench")
     from flashevolve_plugins.benchmarks.bench.command import main as bench  # noqa: PLC0415 - needs the extra
@@ -160,6 +179,13 @@ def _bench(arguments: list[str]) -> int:
 def _bench_ace(arguments: list[str]) -> int:
     _require("ace", "ace")
     from flashevolve_plugins.benchmarks.bench.ace_command import main as bench  # noqa: PLC0415 - needs the extra
+
+    return bench(arguments)
+
+
+def _bench_meta_harness(arguments: list[str]) -> int:
+    _require("metaharness", "meta-harness")
+    from flashevolve_plugins.benchmarks.bench.harness_command import main as bench  # noqa: PLC0415 - needs the extra
 
     return bench(arguments)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._bodies import OpenItem, OpenItems
-from flashevolve_plugins._decisions import JUDGE, Decisions, Reflector
+from flashevolve_plugins._bodies import Ended, OpenItem, OpenItems
+from flashevolve_plugins._calls import Call, Calls, Carrier
+from flashevolve_plugins._cancellation import cancellation
+from flashevolve_plugins._decisions import JUDGE, Decisions
+from flashevolve_plugins._driver_kind import DriverKind
 from flashevolve_plugins._errors import FlashEvolveError
+from flashevolve_plugins._given_up import GivenUp, given_up
 from flashevolve_plugins._host_item import HostItem
 from flashevolve_plugins._item import State
-from flashevolve_plugins._model import Discarded, ItemRecord, Outcome, Sample, Stage, Terminal
+from flashevolve_plugins._model import Discarded, ItemRecord, Outcome, Patience, Stage, Terminal
 from flashevolve_plugins._policies import AcceptAll, Policies
 from flashevolve_plugins._pool import Pool
+from flashevolve_plugins._releases import Releases
 from flashevolve_plugins._scheduler import Scheduler
 from flashevolve_plugins._snapshot import Meter, Snapshot
 
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from flashevolve_plugins._bodies import Body, Merger
+    from flashevolve_plugins._failures import Failure
+    from flashevolve_plugins._keeping import Keeper
     from flashevolve_plugins._model import Limits, PoolEntry
+    from flashevolve_plugins._stopping import Stopping
 
 SNAPSHOT_EVERY = 0.5  # seconds
 
@@ -33,22 +41,7 @@ SNAPSHOT_EVERY = 0.5  # seconds
 LATER: Any = type("Later", (), {"__repr__": lambda _: "LATER"})()
 
 
-@dataclass(frozen=True)
-class Ended:
-    """An item that is over and whose host has not been told yet.
-
-    Args:
-        number: the item's number.
-        outcome: how it ended, with what its body returned.
-        record: its terminal record.
-    """
-
-    number: int
-    outcome: Outcome
-    record: ItemRecord
-
-
-class Driver(ABC):
+class Driver(DriverKind):
     """Runs items.
 
     Args:
@@ -56,12 +49,31 @@ class Driver(ABC):
         policies: who decides and who looks on.
         pool: the pool, with what it holds at the start.
         spent: metric calls already spent at the start.
+        patience: how long to wait for servers.
     """
 
+    #: Whether a sample that met an infrastructure failure is tried again.
+    retries: ClassVar[bool] = True
+
     def __init__(
-        self, limits: Limits, policies: Policies | None = None, *, pool: Pool | None = None, spent: int = 0
+        self,
+        limits: Limits,
+        policies: Policies | None = None,
+        *,
+        pool: Pool | None = None,
+        spent: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         self._prepare()
+        self._cancellation = cancellation()
+        self._cancellation.watch(self.wake)
+        carrier = Carrier(
+            self.now, self._start, self._abandon_try, self._slots_left, self._wanted, self._ending, self._sample_over
+        )
+        self._calls = Calls(carrier, limits.slots, (patience or Patience()) if self.retries else None)
+        self._given_up = GivenUp()
+        #: Calls that were left to themselves as the driver was closed.
+        self.abandoned = 0
         self.pool = pool or Pool()
         self.policies = policies or AcceptAll()
         stages = limits.stages if JUDGE in limits.stages else (*limits.stages, JUDGE)
@@ -71,52 +83,28 @@ class Driver(ABC):
         #: How many metric calls reflective datasets have made so far; an adapter that knows says so.
         self.feedback_calls: Callable[[], int] = int
         self._open = OpenItems(self.scheduler.first_stage, self.pool, self.now, self._meter)
-        self._decisions = Decisions(self.scheduler, self.policies, self.pool, self._open)
+        #: What the policies are asked; an adapter whose host reflects says with what: ``decisions.reflector``.
+        self.decisions = Decisions(self.scheduler, self.policies, self.pool, self._open)
+        self.releases = Releases(self.scheduler, self.policies, self.pool, self._open, self._calls)
         self._ended: deque[Ended] = deque()
         self._source: Callable[[int], Body | None] | None = None
         self._invitation: int | None = None
         self._untold: Ended | None = None
         self._origin: int | None = None  # the host item that all others are made from, until it has ended
         self._next_snapshot = 0.0
+        self._control_period = inf if self.policies.control_period is None else self.policies.control_period
+        self._next_control = inf
+        #: Keeps what samples gave, where the run has a directory.
+        self.keeper: Keeper | None = None
         #: Called on the caller's thread about as often as snapshots are told, also while nothing ends.
         self.tick: Callable[[], None] = lambda: None
+        #: What may stop the run before its end, if anything may.
+        self.stopping: Stopping | None = None
         self._carry_out(self.scheduler.begin())
-
-    # -- what a driver kind supplies --------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Make what this kind of driver needs; comes before everything else."""
-
-    @abstractmethod
-    def now(self) -> float:
-        """The driver's clock, in seconds."""
-
-    @abstractmethod
-    def _start(self, item: int, index: int, sample: Sample) -> None:
-        """Let a sample run."""
-
-    @abstractmethod
-    def _wait(self) -> tuple[int, int, Any, BaseException | None, float]:
-        """Wait for a sample to end: item, index, result, what it raised, seconds it took."""
-
-    def _cancel(self, item: int, index: int) -> None:  # noqa: B027 - most samples cannot be stopped
-        """Stop a running sample if that is possible."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give back what the driver holds. Samples that still run are abandoned."""
+        if self.policies.control_period is not None:
+            self._control(self.now())
 
     # -- what an adapter calls, on the caller's thread --------------------------------------------------------------
-
-    @property
-    def reflector(self) -> Reflector:
-        """For the work of decisions; an adapter whose host reflects says with what."""
-        return self._decisions.reflector
-
-    @reflector.setter
-    def reflector(self, reflector: Reflector) -> None:
-        self._decisions.reflector = reflector
 
     def offer_from(self, source: Callable[[int], Body | None], merger: Merger | None = None) -> None:
         """Take items from ``source`` from now on.
@@ -126,7 +114,8 @@ class Driver(ABC):
                 ``LATER`` that there is nothing until an item has ended.
             merger: makes the bodies of merges; without one, items that wait in the merge queue can only go on alone.
         """
-        self._source, self._decisions.merger = source, merger
+        self._heed()
+        self._source, self.decisions.merger = source, merger
         self.policies.run_started(self.snapshot())
         self._plan()
         invitation, self._invitation = self._invitation, None
@@ -148,6 +137,8 @@ class Driver(ABC):
     ) -> list[Any]:
         """Run one stage of a host item and wait for it. See :meth:`HostItem.run`."""
         if first:
+            if stage.samples:
+                self._heed()  # before anything is spent
             self._invitation = None
             opened = self._open.open(item, stage)
             self._feed(ev.ItemOffered(item, stage))
@@ -163,7 +154,11 @@ class Driver(ABC):
             self._step()
         error, opened.error = opened.error, None
         if kept.state is State.ENDING:
+            if self.stopping is not None and self.stopping.reason is not None:
+                raise self.stopping.error()
             raise FlashEvolveError(f"The run cannot go on with {stage.name}: {self._ended_item(item).outcome.reason}.")
+        if opened.gone is not None:
+            raise given_up(stage.name, opened.gone) from error
         if error is not None:
             raise error
         return opened.results
@@ -188,6 +183,7 @@ class Driver(ABC):
 
         The caller tells the host, then calls :meth:`recorded`.
         """
+        self._heed()
         while not self._ended:
             if self.scheduler.done:
                 return None
@@ -216,8 +212,10 @@ class Driver(ABC):
         self._untold = None
         self._admit(entries)
         self.policies.item_ended(record)
+        self._heed()  # before anything more is offered
         if entries:
             self._feed(ev.PoolUpdated(self.pool.version, anchors))
+        self.releases.ended(ended.number)
         self._feed(ev.ItemRecorded(ended.number, failed=record.terminal is not ended.record.terminal))
         if self._source is not None:
             self._plan()
@@ -241,17 +239,49 @@ class Driver(ABC):
         for entry in entries:
             self.policies.pool_updated(entry)
 
-    def stop(self, reason: str, *, cancel: bool = False) -> None:
-        """Offer nothing more; with ``cancel`` also start nothing more."""
-        self._feed(ev.StopRequested(reason, cancel))
+    def stop(self, reason: str, *, cancel: bool = False, settle: bool = False) -> None:
+        """Offer nothing more; with ``cancel`` also start nothing more, but, with ``settle``, of what is nearly done."""
+        self._feed(ev.StopRequested(reason, cancel, settle))
 
-    def tell(self, event: ev.SlotsChanged | ev.StageSlotsChanged | ev.OfferCostChanged) -> None:
+    def abandon(self, reason: str) -> None:
+        """Wait no longer for what runs: what has ended by now counts, and all items end."""
+        for cancel in (False, True):
+            self.stop(reason, cancel=cancel)
+            waits = 1 + self._calls.lost.total()  # that may give nothing, as an abandoned call has come back
+            while waits:
+                if (end := self._wait()) is None:
+                    waits -= 1
+                else:
+                    self._calls.ended(*end)
+        self._calls.timers.clear()
+        for item in tuple(self.scheduler.items.values()):
+            for index in sorted(item.running):
+                self._feed(ev.SampleFailed(item.number, index, 0))
+
+    def due(self) -> float:
+        """When a wait ends at the latest, by the driver's clock."""
+        timer, alarm = self._calls.timers.next, inf if self.stopping is None else self.stopping.alarm
+        return alarm if timer is None else min(alarm, timer)
+
+    def _heed(self) -> bool:
+        """Stop if that was asked for; whether anything has changed."""
+        return self.stopping is not None and self.stopping.heed(self)
+
+    def tell(self, event: ev.SlotsChanged | ev.WorkersChanged | ev.OfferCostChanged) -> None:
         """Change a limit while the run goes on."""
+        if isinstance(event, ev.SlotsChanged):
+            event = ev.SlotsChanged(event.resource, self._calls.change_slots(event.resource, event.slots))
         self._feed(event)
+
+    def spare(self, calls: int) -> None:
+        """So many metric calls are not made, since what they would give is known."""
+        self._meter.spared += calls
 
     def snapshot(self) -> Snapshot:
         """The run's statistics now."""
-        return self._meter.snapshot(self.now(), self.scheduler, self.feedback_calls())
+        return self._meter.snapshot(
+            self.now(), self.scheduler, self.feedback_calls(), self._calls, self.abandoned + self._calls.lost.total()
+        )
 
     def finish(self) -> Snapshot:
         """Tell the observers that the run is over, and return its last statistics."""
@@ -296,25 +326,59 @@ class Driver(ABC):
             self.policies.snapshot(self.snapshot())
 
     def _step(self) -> None:
-        item, index, result, error, seconds = self._wait()
+        self._cancellation.raise_if_requested()
+        if self._heed():
+            return
+        end = self._wait()
         now = self.now()
         if now >= self._next_snapshot:
             self._tell_snapshot()
+        if end is not None:
+            self._calls.ended(*end)
+        self._calls.timers.run(now)
+        if now >= self._next_control:
+            self._control(now)
+        self._given_up.require_fewer()
+
+    def _sample_over(
+        self, call: Call, result: Any, error: BaseException | None, seconds: float, gone: Failure | None
+    ) -> None:
+        item, index, sample = call.item, call.index, call.sample
         opened = self._open[item]
-        stage = self.scheduler.items[item].stage
-        sample = stage.samples[index]
-        self._meter.sample_ended(now, sample.resource, stage.name, seconds)
+        self._meter.sample_ended(self.now(), sample.resource, call.stage.name, seconds)
+        if sample.catches and gone is None and isinstance(error, Exception):
+            result, error = error, None
         event: ev.Event
         if error is None:
             opened.results[index] = result
+            if sample.took is not None:
+                sample.took(seconds)
             spent = sample.cost if sample.spent is None else sample.spent(result)
             event = ev.SampleFinished(item, index, spent)
         else:
-            opened.error = opened.error or error
+            self.releases.withdraw(item)
+            if opened.error is None:
+                opened.error, opened.gone = error, gone
             if item == self._origin:  # nothing will come of what is made from it
                 self.stop(f"item {item} failed")
-            event = ev.SampleFailed(item, index, sample.cost)
+            event = ev.SampleFailed(item, index, sample.cost if gone is None else 0)
+        if error is None and call.stage.progress is not None and self.policies.releases:
+            for answer in self.releases.look(item, index, call.stage):  # before its slot goes to the next sample
+                self._feed(answer)
+            event.item = self.releases.owner(item, call.key)
         self._carry_out(self.scheduler.handle(event))
+
+    def _wanted(self, call: Call) -> bool:
+        """Whether a sample's item would go on with its result."""
+        kept = self.scheduler.items[call.item]
+        origin = kept if kept.origin is None else self.scheduler.items[kept.origin]
+        return kept.doom is None and origin.doom is None and not kept.failed
+
+    def _ending(self) -> bool:
+        return not any(self.scheduler.backlog.values()) and not self.scheduler.may_offer()
+
+    def _slots_left(self, resource: str, slots: int) -> None:
+        self._feed(ev.SlotsChanged(resource, slots))
 
     def _feed(self, event: ev.Event) -> None:
         self._carry_out(self.scheduler.handle(event))
@@ -332,18 +396,18 @@ class Driver(ABC):
                 self._begin_sample(item, index, stage)
             case ev.FinishStage(item, stage, failed):
                 if (answered := self._open[item].answered) is not None:
-                    return self._decisions.finish_job(item, answered)
+                    return self.decisions.finish_job(item, answered)
                 answer = self._finish_stage(item, stage, failed=failed)
             case ev.OfferItem(item):
                 answer = self._offer(item)
             case ev.JudgeStale(item, stage):
-                answer = self._decisions.judge(item, stage)
+                answer = self.decisions.judge(item, stage)
             case ev.ConsultQueue(items, last):
-                return self._decisions.consult(items, last=last) if self._origin is None else (ev.QueueWaits(),)
+                return self.decisions.consult(items, last=last) if self._origin is None else (ev.QueueWaits(),)
             case ev.EndItem(item, terminal, reason, stage):
                 answer = self._end(item, terminal, reason, stage)
             case ev.CancelSample(item, index):
-                self._cancel(item, index)
+                answer = self._cancel_sample(item, index)
         return () if answer is None else (answer,)
 
     def _begin_sample(self, item: int, index: int, stage: Stage) -> None:
@@ -353,8 +417,21 @@ class Driver(ABC):
             if opened.answered is None:  # observers hear of items, not of jobs
                 self.policies.stage_started(item, stage.name)
         sample = stage.samples[index]
+        if self.keeper is not None and sample.kept is not None:
+            sample = self.keeper.keeping(self.scheduler.items[item].origin or item, sample)
         self._meter.sample_started(self.now(), sample.resource)
-        self._start(item, index, sample)
+        self._calls.begin(Call(item, index, stage, sample, self.releases.key(item)))
+
+    def _cancel_sample(self, item: int, index: int) -> ev.Event | None:
+        key = self.releases.key(item)
+        if not self._calls.has(key, index):
+            return None  # it has ended at this very moment
+        call = self._calls.cancel(key, index)
+        if call is None:
+            self._cancel(key, index)  # and its end comes as any other
+            return None
+        self._meter.sample_ended(self.now(), call.sample.resource, call.stage.name, 0.0)
+        return ev.SampleFailed(item, index, 0)
 
     def _offer(self, item: int) -> ev.Event | None:
         if self._source is None:
@@ -374,13 +451,14 @@ class Driver(ABC):
         if not opened.begun:  # an empty stage
             self.policies.stage_started(item, stage.name)
         self.policies.stage_finished(item, stage.name)
-        body, raised = opened.body, opened.error
-        if body is None:
+        if opened.body is None:
             return None  # the host goes on when it sees the stage finished
-        if failed and raised is not None:
-            following = opened.step(body.throw, raised)
-        else:
-            following = opened.step(body.send, opened.results)
+        if item in self.pool.provisional and stage.commits and not failed:
+            wrong = self.releases.confirm(item, stage)
+            if wrong is not None:
+                opened.fail(str(wrong), stage)
+                return ev.ItemDecided(item, Terminal.FAILED, str(wrong))
+        following = opened.go_on(stage, failed=failed)
         if following is not None:
             return ev.StageReady(item, following)
         assert opened.outcome is not None  # noqa: S101 - a body that gives no stage is over
@@ -388,7 +466,13 @@ class Driver(ABC):
 
     def _plan(self) -> None:
         """Ask how much may be under way, and let the Scheduler know if that changed."""
-        if self.policies.plans and (event := self._decisions.plan(self.snapshot())) is not None:
+        if self.policies.plans and (event := self.decisions.plan(self.snapshot())) is not None:
+            self._feed(event)
+
+    def _control(self, now: float) -> None:
+        """Ask how many items may be at work in each stage, and let the Scheduler know if that changed."""
+        self._next_control = now + self._control_period
+        if (event := self.decisions.control(self.snapshot())) is not None:
             self._feed(event)
 
     # -- ends -------------------------------------------------------------------------------------------------------
@@ -397,6 +481,7 @@ class Driver(ABC):
         opened = self._open[item]
         if opened.answered is not None:
             del self._open[item]
+            self.releases.ended(item)
             return ev.ItemRecorded(item)  # a job leaves no record
         outcome = opened.outcome
         if stage is not None:
@@ -404,25 +489,9 @@ class Driver(ABC):
         del self._open[item]
         payload = outcome.payload if outcome is not None else None
         record = self._record_of(item, opened, terminal, reason)
+        self._given_up.ended(terminal, opened.gone)
         self._ended.append(Ended(item, Outcome(terminal, reason, payload), record))
         return None
 
     def _record_of(self, item: int, opened: OpenItem, terminal: Terminal, reason: str) -> ItemRecord:
-        kept = self.scheduler.items[item]
-        return ItemRecord(
-            number=item,
-            terminal=terminal,
-            reason=reason,
-            version=opened.born,
-            staleness=kept.staleness,
-            spent=kept.spent,
-            story=tuple(kept.story),
-            error=opened.error,
-            started=opened.started,
-            ended=self._meter.seconds(self.now()),
-            evidence=opened.evidence,
-            checks=tuple(opened.checks),
-            members=kept.members,
-            merged_into=kept.merged_into if terminal is Terminal.MERGED else None,
-            entries=opened.entries,
-        )
+        return opened.record(self.scheduler.items[item], Outcome(terminal, reason), self._meter.seconds(self.now()))

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class FlashEvolveError(Exception):
     """The root of every error that FlashEvolve raises on purpose.
 
-    The command line prints these as one sentence, without a traceback.
+    The command line prints these as one sentence, without a traceback. Secrets in what is quoted are hidden.
     """
+
+    def __init__(self, *arguments: object) -> None:
+        from flashevolve_plugins._redact import redact  # noqa: PLC0415 - importing the package stays light
+
+        super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
 
 class UsageError(FlashEvolveError, ValueError):
@@ -40,7 +45,63 @@ class HostError(FlashEvolveError, ImportError):
 
 
 class BackendError(FlashEvolveError):
-    """A server or a metric that cannot give a single usable answer. The run's state is kept."""
+    """A server or a metric that cannot give a single usable answer. The run's state is kept.
+
+    Attributes:
+        best: the best candidate so far, component name to text, if a run of gepa or dspy had one.
+        score: its validation score.
+    """
+
+    best: Mapping[str, str] | None = None
+    score: float | None = None
+
+
+class RunStopped(FlashEvolveError):  # noqa: N818 - nothing went wrong
+    """A run that was stopped, with ``on_stop="raise"`` or before it had any result. Everything is saved.
+
+    Args:
+        reason: what stopped it.
+        best: the best candidate, component name to text (for ACE the playbook, entry id to text); ``None`` where the
+            seed was not validated yet.
+        score: its validation score, or ``None``.
+        run_dir: the run's directory, if it has one.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        best: Mapping[str, str] | None = None,
+        score: float | None = None,
+        run_dir: str | None = None,
+    ) -> None:
+        self.reason, self.score, self.run_dir = reason, score, run_dir
+        self.best = None if best is None else dict(best)
+        if best is None:
+            sentence = f"The run was stopped ({reason}) before the seed was validated, and has no result: run it again."
+        elif run_dir is None:
+            sentence = f"The run was stopped ({reason}): its best candidate is in .best."
+        else:
+            sentence = (
+                f"The run was stopped ({reason}): its best candidate is in .best, and the same call with "
+                f"{run_dir!r} goes on from there."
+            )
+        super().__init__(sentence)
+
+
+def exit_error(raised: SystemExit) -> BackendError:
+    """What a call of ``sys.exit`` in a slot is told as: it ends neither the slot's thread nor the process."""
+    from flashevolve_plugins._redact import shown  # noqa: PLC0415 - as above
+
+    called = f"sys.exit({shown(raised.code, 100)})"
+    error = BackendError(f"What ran in a slot called {called}: let it raise an exception instead.")
+    error.__cause__ = raised
+    return error
+
+
+def raised_in_slot(raised: BaseException) -> BaseException:
+    """What a slot's code raised, as the caller's thread is told of it."""
+    return exit_error(raised) if isinstance(raised, SystemExit) else raised
 
 
 class PluginError(FlashEvolveError):

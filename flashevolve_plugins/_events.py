@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flashevolve_plugins._model import Stage, Terminal, Verdict
 
 
@@ -67,6 +69,33 @@ class SampleFailed:
     item: int
     index: int
     spent: int = 0
+
+
+@dataclass(slots=True)
+class StageReleased:
+    """The item goes on with what its stage has by now; the rest of the stage runs on as item ``tail``."""
+
+    item: int
+    tail: int
+
+
+@dataclass(slots=True)
+class StageStopped:
+    """The rest of the item's stage never starts, and the item is over once what runs of it has ended.
+
+    ``failed`` says that a policy raised; the item then fails instead of being rejected.
+    """
+
+    item: int
+    reason: str
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class Provisional:
+    """What the item validates was admitted before its last samples: the next validation need not wait for it."""
+
+    item: int
 
 
 @dataclass(slots=True)
@@ -156,11 +185,10 @@ class SlotsChanged:
 
 
 @dataclass(slots=True)
-class StageSlotsChanged:
-    """A control policy wants this many samples of a stage at once; clipped to the stage's (min, max)."""
+class WorkersChanged:
+    """Stage name to the items that may be at work in it at once, each at least 1; the other stages have no cap."""
 
-    stage: str
-    slots: int
+    workers: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -180,10 +208,14 @@ class PlanChanged:
 
 @dataclass(slots=True)
 class StopRequested:
-    """Offer nothing more. With ``cancel``, also start nothing more and end every item."""
+    """Offer nothing more. With ``cancel``, also start nothing more and end every item.
+
+    With ``settle`` as well, items that are nearly done go on to their end, until a cancel without it.
+    """
 
     reason: str
     cancel: bool = False
+    settle: bool = False
 
 
 @dataclass(slots=True)
@@ -261,6 +293,9 @@ Event: TypeAlias = (
     | ItemDecided
     | SampleFinished
     | SampleFailed
+    | StageReleased
+    | StageStopped
+    | Provisional
     | Judged
     | Patched
     | JobStarted
@@ -271,7 +306,7 @@ Event: TypeAlias = (
     | ItemRecorded
     | PoolUpdated
     | SlotsChanged
-    | StageSlotsChanged
+    | WorkersChanged
     | OfferCostChanged
     | PlanChanged
     | StopRequested

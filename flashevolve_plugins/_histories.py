@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flashevolve_plugins._model import Change, Evidence, ItemRecord, ItemView, PoolEntry, Terminal, Verdict
-from flashevolve_plugins._policies import Judgement, Plan
+from flashevolve_plugins._model import Change, Evidence, ItemRecord, ItemView, PoolEntry, Progress, Terminal, Verdict
+from flashevolve_plugins._policies import ExampleView, Judgement, Plan, Workers
 from flashevolve_plugins._pool import Pool
 from flashevolve_plugins._snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flashevolve_plugins._policies import Batch
+    from flashevolve_plugins._policies import Batch, Release
 
 STAGES = ("rollout", "propose", "gate", "validate")
 GATE, VALIDATE = STAGES.index("gate"), STAGES.index("validate")
@@ -26,7 +26,9 @@ MINIBATCH = 3
 ITEMS = 16
 BUDGET = 600
 MOST_AT_ONCE = 10
+CONTROL_EVERY = 5  # moves
 MOST_FAILURES = 12  # merges with one item; then its invented run is out of budget
+LOOKED_AT = (0, GATE, VALIDATE)  # places in STAGES of those that evaluate
 MODES = ("asked", "asked", "raised", "nobody to ask")  # how the model fares when work needs it
 
 Artifact = dict[str, str]
@@ -37,6 +39,10 @@ class Asked(Protocol):
 
     holds: bool
     plans: bool
+    controls: bool
+    orders: bool
+    releases: bool
+    admits: bool
 
     def judge(self, item: ItemView, pool: Pool, mode: str) -> Judgement:
         """Its judgement. ``mode`` says how the model fares if it wants work first."""
@@ -52,6 +58,18 @@ class Asked(Protocol):
 
     def plan(self, snapshot: Snapshot) -> Plan | None:
         """Its plan."""
+        ...
+
+    def control(self, snapshot: Snapshot) -> Workers | None:
+        """Its workers."""
+        ...
+
+    def look(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        """What becomes of a stage that runs."""
+        ...
+
+    def order(self, examples: Sequence[ExampleView], pool: Pool) -> None:
+        """In which order the samples of a validation start."""
         ...
 
     def tell(self, event: str, about: str, **arguments: Any) -> None:
@@ -123,6 +141,18 @@ class Invention:
         examples = tuple(self.chance.sample(self.examples, MINIBATCH))
         return Evidence(dict(artifact), parent.version, before, after, feedback, examples)
 
+    def views(self, pool: Pool, count: int) -> list[ExampleView]:
+        """Examples of a validation; some are new, some have never run in this run."""
+        names = [*self.examples, *(f"new {number}" for number in range(count))][:count]
+        return [
+            ExampleView(
+                name,
+                {entry.version: entry.scores[name] for entry in pool.entries if name in entry.scores},
+                self.chance.choice((None, 0.0, 1.0, self.chance.uniform(0, 9))),
+            )
+            for name in names
+        ]
+
     def waiting(self, pool: Pool, count: int) -> list[ItemView]:
         """Items that wait in the queue."""
         views = []
@@ -155,13 +185,18 @@ class History(Invention):
         self._merges: list[_MergeItem] = []
         self._ended: Counter[str] = Counter()
         self._plan_now = Plan(MOST_AT_ONCE)
+        self._workers_now = Workers({})
+        self._finished = dict.fromkeys(STAGES, 0)
 
     def run(self) -> None:
         """Run until nothing is left."""
+        self._ask_control()
         self._asked.tell("run_started", "the run", snapshot=self._snapshot())
         self._ask_plan()
         while self._step():
             self._moves += 1
+            if self._moves % CONTROL_EVERY == 0:
+                self._ask_control()
         self._asked.tell("snapshot", "the run", snapshot=self._snapshot())
         self._asked.tell("run_finished", "the run", snapshot=self._snapshot())
 
@@ -180,11 +215,17 @@ class History(Invention):
         return bool(moves)
 
     def _snapshot(self) -> Snapshot:
+        under_way = Counter(STAGES[item.stage] for item in self._flying)
         return Snapshot(
             seconds=float(self._moves),
             slots={"task": 4, "reflection": 2},
             busy={"task": min(4, len(self._flying))},
             entry="task",
+            waiting={stage: under_way[stage] // 2 for stage in STAGES},
+            running={stage: under_way[stage] - under_way[stage] // 2 for stage in STAGES},
+            workers={stage: self._workers_now.most.get(stage) for stage in STAGES},
+            at_work={stage: under_way[stage] - under_way[stage] // 2 for stage in STAGES},
+            finished=dict(self._finished),
             items=len(self._flying) + len(self._waiting) + len(self._merges),
             ended=dict(self._ended),
             version=self._pool.version,
@@ -197,6 +238,10 @@ class History(Invention):
     def _ask_plan(self) -> None:
         if self._asked.plans:
             self._plan_now = self._asked.plan(self._snapshot()) or self._plan_now
+
+    def _ask_control(self) -> None:
+        if self._asked.controls:
+            self._workers_now = self._asked.control(self._snapshot()) or self._workers_now
 
     # -- items --------------------------------------------------------------------------------------------------------
 
@@ -221,9 +266,17 @@ class History(Invention):
         if item.judged != self._pool.version and not self._judge(item, stage):
             return
         stage = STAGES[item.stage]  # a patched item is back at its gate
+        if item.stage == VALIDATE and self._asked.orders:
+            self._asked.order(self.views(self._pool, EXAMPLES), self._pool)
         self._asked.tell("stage_started", f"item {item.number}", item=item.number, stage=stage)
+        if self._asked.releases or self._asked.admits:
+            release = self._look(item, stage)
+            if release is not None and release.stops:
+                self._end(item, Terminal.REJECTED, release.reason)
+                return
         self._asked.tell("stage_finished", f"item {item.number}", item=item.number, stage=stage)
         item.story.append(stage)
+        self._finished[stage] += 1
         if item.stage == VALIDATE:
             self._commit(item)
         elif self.chance.random() < 0.05:  # noqa: PLR2004
@@ -236,6 +289,29 @@ class History(Invention):
             if item.stage == VALIDATE and self._asked.holds and not item.alone:
                 self._flying.remove(item)
                 self._waiting.append(item)
+
+    def _look(self, item: _Item, stage: str) -> Release | None:
+        """Show one sample after the other of a stage that evaluates."""
+        if item.stage not in LOOKED_AT:
+            return None
+        validates, gate = item.stage == VALIDATE, item.stage == GATE
+        names = self.examples if validates else self.chance.sample(self.examples, MINIBATCH)
+        scores = [self.chance.choice((0.0, 0.5, 1.0)) for _ in names]
+        least = self.chance.choice((0.5, 1.0))
+        for known in range(1, len(names) + validates):
+            progress = Progress(
+                [*scores[:known], *[None] * (len(names) - known)],
+                list(names),
+                to_beat=(least, least + self.chance.choice((0, 1))) if gate else None,
+                parents=(item.parent.version,),
+                artifact=dict(item.parent.artifact),
+                validates=validates,
+                hands_on=not validates and known < len(names),
+            )
+            release = self._asked.look(self._view(item, stage), progress, self._pool)
+            if release is not None:
+                return release
+        return None
 
     def _judge(self, item: _Item, stage: str) -> bool:
         mode, item.judged = self.chance.choice(MODES), self._pool.version

@@ -17,8 +17,12 @@ class InlineDriver(Driver):
 
     What a sample raises beyond ``Exception``, an interrupt for example, leaves it as it would leave the host.
 
+    Nothing is tried again: the host has its own way with failures.
+
     Its arguments are those of :class:`Driver`.
     """
+
+    retries = False
 
     def _prepare(self) -> None:
         self._started: deque[tuple[int, int, Sample]] = deque()

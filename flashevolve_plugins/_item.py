@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,12 @@ class Kind(Enum):
 
 
 _MOVES: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DECIDING, State.ENDING}),
+    State.WAITING: frozenset({State.RUNNING, State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
     State.RUNNING: frozenset({State.JUDGING, State.DRAINING, State.DECIDING, State.ENDING}),
     State.JUDGING: frozenset({State.WAITING, State.RUNNING, State.HELD, State.DRAINING, State.DECIDING, State.ENDING}),
     State.DRAINING: frozenset({State.ENDING}),
-    State.HELD: frozenset({State.DECIDING, State.ENDING}),
-    State.DECIDING: frozenset({State.WAITING, State.HELD, State.ENDING}),
+    State.HELD: frozenset({State.DECIDING, State.DRAINING, State.ENDING}),
+    State.DECIDING: frozenset({State.WAITING, State.HELD, State.DRAINING, State.ENDING}),
     State.ENDING: frozenset({State.ENDED}),
     State.ENDED: frozenset(),
 }
@@ -60,9 +61,11 @@ class Item:
     """
 
     __slots__ = (
+        "at_work",
         "brought",
         "cost",
         "doom",
+        "doubted",
         "failed",
         "failed_with",
         "judged_version",
@@ -70,15 +73,18 @@ class Item:
         "members",
         "merged_into",
         "number",
+        "origin",
         "patches",
         "reserved",
         "running",
+        "settling",
         "spent",
         "stage",
         "stage_number",
         "staleness",
         "state",
         "story",
+        "tails",
         "version",
         "waiting",
     )
@@ -100,8 +106,13 @@ class Item:
         self.story: list[str] = [f"{kind.value}@{version}"]
         self.spent = 0
         self.stage_number = 0
+        self.at_work = False  # whether a worker of its stage has it
+        self.doubted = 0  # the number of the last stage before which it was judged
         self.stage = stage
-        self.doom: tuple[Terminal, str] | None = None
+        self.doom: tuple[Terminal, str, Stage | None] | None = None
+        self.tails: set[int] = set()  # what runs on of stages that it has left
+        self.origin: int | None = None  # of a tail, the item that left it
+        self.settling = False  # whether a stop has spared it, as it was nearly done
         self._begin(stage)
 
     def _begin(self, stage: Stage) -> None:
@@ -152,6 +163,18 @@ class Item:
         self.move(_first_state(stage))
         self._begin(stage)
 
+    def split(self, number: int) -> Item:
+        """Leave what waits and runs of the stage to a tail of this number, a job, and return that."""
+        self.require(State.RUNNING)
+        rest = replace(self.stage, then=0, shared=0, commits=False, settles=False, judged=False, evidence=None)
+        tail = Item(number, self.version, rest, Kind.JOB)
+        tail.waiting, tail.running, tail.reserved = self.waiting, self.running, True
+        tail.origin, tail.state = self.number, State.RUNNING
+        tail.at_work, self.at_work = self.at_work, False
+        self.waiting, self.running = {}, set()
+        self.tails.add(number)
+        return tail
+
     def start(self, resource: str) -> int:
         """Count the stage's next waiting sample on ``resource`` as running, and return its index."""
         if self.state is State.WAITING:
@@ -181,6 +204,12 @@ class Item:
     def own_need(self) -> int:
         """The same without what the items in the merge queue pay for together."""
         return self.need - self.stage.shared
+
+    @property
+    def nearly_done(self) -> bool:
+        """Whether a stage has begun with which, or soon after, it ends well; or somebody may wait for this job."""
+        begun = self.reserved or not self.stage.samples
+        return self.kind is Kind.JOB or (begun and (self.stage.commits or self.stage.settles))
 
     @property
     def complete(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins._audit import FILE, read_items
 from flashevolve_plugins._errors import UnknownNameError, UsageError
 from flashevolve_plugins._model import Terminal
+from flashevolve_plugins._redact import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 HEAD = ("item", "terminal", "stale", "calls", "scores", "into", "reason")
 RIGHT = {"item", "stale", "calls", "into"}
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # texts of models are data, also for a terminal
 
 
 def main(arguments: list[str]) -> int:
@@ -194,6 +193,10 @@ def _gate(item: Mapping[str, Any]) -> Iterator[str]:
         yield _fact("scores", f"{_scores(item)}, summed over the examples of its gate")
         for name, before, after in zip(item.get("examples", ()), item.get("before", ()), item["after"], strict=False):
             yield _fact("", f"example {name}: {before} -> {after}")
+    if "stopped_scores" in item:
+        yield _fact("stopped", f"with scores of {len(item['stopped_scores'])} examples")
+        for name, score in zip(item.get("stopped_examples", ()), item["stopped_scores"], strict=False):
+            yield _fact("", f"example {name}: {score}")
 
 
 def _relations(item: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
@@ -236,7 +239,7 @@ def _print(lines: Iterable[str]) -> int:
     encoding = sys.stdout.encoding or "utf-8"
     try:
         for line in lines:
-            shown = CONTROL.sub(lambda found: ascii(found[0])[1:-1], line)
+            shown = visible(line)  # texts of models are data, also for a terminal
             sys.stdout.write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:  # as before head; what is left to flush at exit goes nowhere

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flashevolve_plugins._item import State
 
@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flashevolve_plugins._item import Item
+
+
+class Earlier(Protocol):
+    """Metric calls that were paid for before the run was taken up, and count once somebody asks for their results."""
+
+    @property
+    def unserved(self) -> int:
+        """All of them that nobody has asked for yet."""
+
+    def unserved_of(self, item: int) -> int:
+        """Those of an item that is begun again."""
 
 
 @dataclass
@@ -21,24 +32,42 @@ class Ledger:
         limit: metric calls in all, or ``None`` for no limit.
         spent: metric calls settled so far.
         reserved: metric calls promised to stages that have started.
+        earlier: what an earlier run has paid for, if this one takes it up.
     """
 
     limit: int | None
     spent: int = 0
     reserved: int = 0
+    earlier: Earlier | None = None
 
     @property
     def free(self) -> float:
-        """Metric calls that may still be reserved."""
-        return float("inf") if self.limit is None else self.limit - self.spent - self.reserved
+        """Metric calls that may still be reserved, without what was paid for earlier and will count."""
+        return self._left - self.reserved
+
+    @property
+    def _unserved(self) -> int:
+        return 0 if self.earlier is None else self.earlier.unserved
+
+    @property
+    def _left(self) -> float:
+        return float("inf") if self.limit is None else self.limit - self.spent - self._unserved
+
+    def due(self, item: Item) -> int:
+        """Metric calls that an item still has to reserve to be committed, without those that it paid for earlier."""
+        return item.need - (0 if self.earlier is None else self.earlier.unserved_of(item.number))
 
     def affords(self, cost: int) -> bool:
         """Whether ``cost`` can be reserved now."""
         return cost <= self.free
 
+    def affords_offer(self, cost: int) -> bool:
+        """Whether an item that needs ``cost`` may be asked for: it may be one that paid for some of it earlier."""
+        return cost <= self.free + self._unserved
+
     def could_ever_afford(self, cost: int) -> bool:
         """Whether ``cost`` could be reserved if every reservation came back unspent."""
-        return self.limit is None or self.spent + cost <= self.limit
+        return cost <= self._left
 
     def reserve(self, cost: int) -> None:
         """Promise ``cost`` metric calls."""
@@ -64,8 +93,9 @@ class Parking:
 
     def add(self, item: Item) -> None:
         """An item comes to wait."""
-        least, most = self._needs if self.numbers else (item.need, item.need)
-        self._needs = min(least, item.need), max(most, item.need)
+        due = self._ledger.due(item)
+        least, most = self._needs if self.numbers else (due, due)
+        self._needs = min(least, due), max(most, due)
         self.numbers[item.number] = None
 
     def leaving(self, items: Mapping[int, Item]) -> list[Item]:
@@ -79,7 +109,8 @@ class Parking:
             item = items.get(number)
             if item is None or item.state is not State.WAITING:
                 continue
-            if self._ledger.affords(item.need) or not self._ledger.could_ever_afford(item.need):
+            due = self._ledger.due(item)
+            if self._ledger.affords(due) or not self._ledger.could_ever_afford(due):
                 leaving.append(item)
             else:
                 self.add(item)

@@ -11,18 +11,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flashevolve_plugins._driver import SNAPSHOT_EVERY, Driver
+from flashevolve_plugins._errors import raised_in_slot
+from flashevolve_plugins._stall import Stall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
-    from anyio.from_thread import BlockingPortal
-
+    from flashevolve_plugins._calls import End
     from flashevolve_plugins._model import Sample
 
-_End: TypeAlias = tuple[int, int, Any, "BaseException | None", float]
-_Tasks: TypeAlias = "queue.SimpleQueue[Callable[[], _End] | None]"
+
+class _Try:
+    """One try of a sample; both ends of the inbox know it by identity."""
+
+    __slots__ = ("abandoned", "cancel", "index", "item", "sample", "started")
+
+    def __init__(self, item: int, index: int, sample: Sample) -> None:
+        self.item, self.index, self.sample = item, index, sample
+        self.abandoned = False
+        self.cancel: Callable[[], object] | None = None
+        self.started = time.monotonic()
+
+
+_Told: TypeAlias = tuple[_Try, Any, "BaseException | None", float]
+_Tasks: TypeAlias = "queue.SimpleQueue[Callable[[], _Told] | None]"
 
 JOIN_SECONDS = 1.0  # for a worker between two samples; one inside a sample is abandoned at once
 THREAD_NAME = "flashevolve-slot"
@@ -31,7 +43,7 @@ THREAD_NAME = "flashevolve-slot"
 class _Worker(threading.Thread):
     """Runs one sample after the other. A daemon: a call that never returns must not keep the process alive."""
 
-    def __init__(self, number: int, tasks: _Tasks, inbox: queue.SimpleQueue[_End]) -> None:
+    def __init__(self, number: int, tasks: _Tasks, inbox: queue.SimpleQueue[_Told | None]) -> None:
         super().__init__(name=f"{THREAD_NAME}-{number}", daemon=True)
         self.tasks = tasks
         self._inbox = inbox
@@ -59,100 +71,121 @@ class LocalDriver(Driver):
     """
 
     def _prepare(self) -> None:
-        self._inbox: queue.SimpleQueue[_End] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
         self._tasks: defaultdict[str, _Tasks] = defaultdict(queue.SimpleQueue)
         self._workers: list[_Worker] = []
-        self._crews: Counter[str] = Counter()  # resource -> its workers
-        self._on_threads: dict[tuple[int, int], str] = {}  # sample -> its resource
+        self._crews: Counter[str] = Counter()  # resource -> its workers, less those inside abandoned calls
+        self._tries: dict[tuple[int, int], _Try] = {}
         self._running: Counter[str] = Counter()  # resource -> its samples on threads
-        self._portal: BlockingPortal | None = None
-        self._portal_exit: AbstractContextManager[BlockingPortal] | None = None
-        self._futures: dict[tuple[int, int], Future[None]] = {}
-        self.abandoned = 0
+        self._coroutines = 0  # that have not ended
+        self._stall = Stall(self.now())
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""
         return time.monotonic()
 
     def _start(self, item: int, index: int, sample: Sample) -> None:
+        tried = self._tries[item, index] = _Try(item, index, sample)
         if sample.asynchronous:
-            self._start_async(item, index, sample)
+            self._start_async(tried)
             return
         context = contextvars.copy_context()
         tasks = self._tasks[sample.resource]
-        self._on_threads[item, index] = sample.resource
         self._running[sample.resource] += 1
         if self._running[sample.resource] > self._crews[sample.resource]:
             worker = _Worker(len(self._workers) + 1, tasks, self._inbox)
             self._workers.append(worker)
             self._crews[sample.resource] += 1
             worker.start()
-        tasks.put(partial(context.run, _run, item, index, sample))
+        tasks.put(partial(context.run, _run, tried))
 
-    def _start_async(self, item: int, index: int, sample: Sample) -> None:
-        async def run() -> None:
-            started = time.monotonic()
-            try:
-                result, error = await sample.call(), None
-            except BaseException as raised:  # noqa: BLE001 - a cancelled sample is reported like any other
-                result, error = None, raised
-            self._inbox.put((item, index, result, error, time.monotonic() - started))
+    def _start_async(self, tried: _Try) -> None:
+        inbox = self._inbox
 
-        self._futures[item, index] = self._event_loop().start_task_soon(run)
+        def report(result: Any, error: BaseException | None) -> None:
+            told = error and raised_in_slot(error)
+            inbox.put((tried, result, told, time.monotonic() - tried.started))
 
-    def _event_loop(self) -> BlockingPortal:
-        if self._portal is None:
-            from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - only runs with async samples pay
+        self._coroutines += 1
+        tried.cancel = self.loop.start(tried.sample.call, report).cancel
 
-            self._portal_exit = start_blocking_portal()
-            self._portal = self._portal_exit.__enter__()
-            self._portal.call(_name_event_loop_thread)
-        return self._portal
-
-    def _wait(self) -> _End:
-        while True:
-            try:
-                end = self._inbox.get(timeout=SNAPSHOT_EVERY)
-                break
-            except queue.Empty:  # nothing ended: views and a pending interrupt get their turn
+    def _wait(self) -> End | None:
+        due = self.due()
+        seconds = min(SNAPSHOT_EVERY, due - self.now())
+        try:
+            told = self._inbox.get(timeout=seconds) if seconds > 0 else self._inbox.get_nowait()
+        except queue.Empty:  # nothing ended: views and a pending interrupt get their turn
+            if due > self.now():
+                self._stall.check(self.now(), self._calls)
                 self._tell_snapshot()
-        if self._futures.pop(end[:2], None) is None:
-            self._running[self._on_threads.pop(end[:2])] -= 1
-        return end
+            return None
+        if told is None:  # woken
+            return None
+        self._stall.ended(self.now())
+        return self._told(*told)
+
+    def _told(self, tried: _Try, result: Any, error: BaseException | None, seconds: float) -> End | None:
+        """What a try gave, if anybody waits for it."""
+        resource, on_thread = tried.sample.resource, not tried.sample.asynchronous
+        self._coroutines -= not on_thread
+        if tried.abandoned:
+            self._crews[resource] += on_thread
+            self._calls.came_back(resource)
+            return None
+        self._running[resource] -= on_thread
+        del self._tries[tried.item, tried.index]
+        return tried.item, tried.index, result, error, seconds
+
+    def wake(self) -> None:
+        """End a wait. The queue's ``put`` may interrupt its own ``get`` or ``put``."""
+        self._inbox.put(None)
 
     def _cancel(self, item: int, index: int) -> None:
-        future = self._futures.get((item, index))
-        if future is not None:
-            future.cancel()
+        tried = self._tries.get((item, index))
+        if tried is not None and tried.cancel is not None:
+            tried.cancel()
+
+    def _abandon_try(self, item: int, index: int) -> None:
+        tried = self._tries.pop((item, index))
+        tried.abandoned = True
+        if tried.cancel is not None:
+            tried.cancel()
+        else:
+            self._running[tried.sample.resource] -= 1
+            self._crews[tried.sample.resource] -= 1
 
     def close(self) -> None:
         """End the threads.
 
-        A worker inside a sample is left to itself and counted in :attr:`abandoned`. A coroutine is cancelled where it
-        awaits; one that blocks instead is waited for.
+        A worker inside a sample, and a coroutine that takes no notice of being cancelled, are left to themselves and
+        counted in :attr:`abandoned`.
         """
+        self._calls.timers.clear()
+        self._close_loop()  # first: workers may wait for it
+        self.abandoned += self._still_running()
         for worker in self._workers:
             worker.tasks.put(None)
         for worker in self._workers:
             if worker.is_alive():  # not if an interrupt came before it had started
                 worker.join(JOIN_SECONDS if worker.idle else 0)
+        self._calls.lost.clear()
         self.abandoned += sum(worker.is_alive() for worker in self._workers)
         self._workers.clear()
-        if self._portal is not None and self._portal_exit is not None:
-            for future in self._futures.values():
-                future.cancel()
-            self._portal_exit.__exit__(None, None, None)
-            self._portal = self._portal_exit = None
+
+    def _still_running(self) -> int:
+        """Coroutines that have not ended."""
+        while True:
+            try:
+                told = self._inbox.get_nowait()
+                self._coroutines -= told is not None and told[0].sample.asynchronous
+            except queue.Empty:
+                return self._coroutines
 
 
-def _run(item: int, index: int, sample: Sample) -> _End:
+def _run(tried: _Try) -> _Told:
     started = time.monotonic()
     try:
-        result, error = sample.call(), None
+        result, error = tried.sample.call(), None
     except BaseException as raised:  # noqa: BLE001 - reported to the caller's thread, where it is raised or scored
-        result, error = None, raised
-    return item, index, result, error, time.monotonic() - started
-
-
-def _name_event_loop_thread() -> None:
-    threading.current_thread().name = "flashevolve-event-loop"
+        result, error = None, raised_in_slot(raised)
+    return tried, result, error, time.monotonic() - started

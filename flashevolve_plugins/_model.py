@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from flashevolve_plugins._redact import redact
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from flashevolve_plugins._keeping import Kept
 
 
 class Terminal(Enum):
@@ -45,6 +49,10 @@ class Sample:
         spent: given the result, metric calls it really spent; ``None`` means ``cost``.
         asynchronous: whether ``call`` is a coroutine function.
         seconds: virtual seconds it takes, asked when it starts; only the virtual driver reads it.
+        kept: how its result is kept for a run that is taken up, if it is; opaque to the Scheduler.
+        catches: whether an exception that it raises is its result. One of the infrastructure never is: the sample is
+            tried again.
+        took: told the seconds that it took, on the caller's thread, once it has given a result.
     """
 
     call: Callable[[], Any]
@@ -53,6 +61,9 @@ class Sample:
     spent: Callable[[Any], int] | None = None
     asynchronous: bool = False
     seconds: Callable[[], float] | None = None
+    kept: Kept | None = None
+    catches: bool = False
+    took: Callable[[float], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,37 @@ class Change:
     feedback: str = ""
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What is known of a stage that evaluates, before its last sample has ended.
+
+    Args:
+        scores: one for each example, in the host's order; ``None`` where there is none yet.
+        examples: the examples' names, in the same order.
+        to_beat: of a gate at which the sums of scores alone decide, the least and the most that the sum may come to
+            which the artifact must beat; they differ while that has not ended either. ``None`` elsewhere.
+        reaches: whether the same sum is enough.
+        parents: pool versions that the artifact was made from.
+        artifact: what is evaluated.
+        validates: whether it is a validation.
+        hands_on: whether the item can go on with part of the scores.
+    """
+
+    scores: Sequence[float | None]
+    examples: Sequence[Any] = ()
+    to_beat: tuple[float, float] | None = None
+    reaches: bool = False
+    parents: tuple[int, ...] = ()
+    artifact: Any = None
+    validates: bool = False
+    hands_on: bool = False
+
+    @property
+    def known(self) -> list[float]:
+        """The scores that there are."""
+        return [score for score in self.scores if score is not None]
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A named step of an item, ready to run.
@@ -107,22 +149,36 @@ class Stage:
             followed through.
         commits: whether the item is committed when this stage is done, as after a full validation. Once such a stage
             is paid for, no staleness policy judges its item any more.
+        settles: whether the item is nearly done once it has begun, as with a stage that commits: a stop that settles
+            lets it go on from there to its end.
         holds: whether the item waits here, in the merge queue, until it is let go. Such a stage has no samples.
         shared: of the metric calls still needed, those that all items in the merge queue pay for together.
         evidence: what is known of the item's artifact, where it passed its gate and is not validated yet.
         judged: whether a staleness policy judges the item before it, if the pool has changed.
         version: the pool version that the item's work was made from, if that is newer than the item.
+        hands_on: whether the item can go on with part of its results.
+        joins: whether it begins only when what runs on of the item's earlier stages has ended, and ``after``.
+        after: an item that must have ended before, such as one whose artifact this one was made from.
+        unfounded: why the item's parent is not what it was taken for. See :class:`ItemView`.
+        progress: what a policy sees of it while it runs, from its results so far, ``None`` where there is none yet.
+            Only such a stage may be handed on or stopped before its end.
     """
 
     name: str
     samples: tuple[Sample, ...]
     then: int = 0
     commits: bool = False
+    settles: bool = False
     holds: bool = False
     shared: int = 0
     evidence: Evidence | None = None
     judged: bool = True
     version: int | None = None
+    hands_on: bool = False
+    joins: bool = False
+    after: int | None = None
+    unfounded: str = ""
+    progress: Callable[[Sequence[Any]], Progress] | None = None
 
     @property
     def cost(self) -> int:
@@ -159,8 +215,8 @@ class Discarded(Exception):  # noqa: N818 - a signal, not an error
     """
 
     def __init__(self, terminal: Terminal, reason: str, stage: str) -> None:
-        self.terminal, self.reason, self.stage = terminal, reason, stage
-        super().__init__(reason)
+        self.terminal, self.reason, self.stage = terminal, redact(reason), stage
+        super().__init__(self.reason)
 
 
 class Patch(Exception):  # noqa: N818 - a signal, not an error
@@ -213,6 +269,8 @@ class ItemView:
         answer: what the work gave that the policy asked for, or the exception that it raised; else ``None``.
         patches: how often it was patched.
         failed_with: sizes of the merges that failed with it, oldest first.
+        unfounded: why it should not have been made from its parent, where that was admitted provisionally and its full
+            result did not confirm it; else empty.
     """
 
     number: int
@@ -224,6 +282,7 @@ class ItemView:
     answer: Any = None
     patches: int = 0
     failed_with: tuple[int, ...] = ()
+    unfounded: str = ""
 
 
 @dataclass(frozen=True)
@@ -263,6 +322,7 @@ class ItemRecord:
         members: the items that it merged, if it is a merge.
         merged_into: the merge that took it in, if its terminal is ``MERGED``.
         entries: pool versions that it brought.
+        partial: scores by example of a stage of it that was stopped before its end.
     """
 
     number: int
@@ -280,6 +340,7 @@ class ItemRecord:
     members: tuple[int, ...] = ()
     merged_into: int | None = None
     entries: tuple[int, ...] = ()
+    partial: Mapping[Any, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -294,7 +355,6 @@ class Limits:
         budget: metric calls in all, or ``None`` for no limit.
         offer_cost: metric calls a new item needs to be committed; nothing is offered when less is left.
         max_items: items in flight at most, or ``None``.
-        stage_slots: stage name to (min, max) samples of it at once.
         may_hold: whether the merge queue is of use, if a policy wants one.
         holds: whether items wait in the merge queue, and share a validation there; the driver says so.
         validations: items that leave the merge queue to be validated, alone or merged, at once at most.
@@ -307,8 +367,20 @@ class Limits:
     budget: int | None = None
     offer_cost: int = 0
     max_items: int | None = None
-    stage_slots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     may_hold: bool = True
     holds: bool = False
     validations: int = 1
     validates: bool = True
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a run waits for servers.
+
+    Args:
+        max_outage: seconds without a success after which a resource that fails is given up, and the run ends.
+        sample_timeout: seconds that one try of a sample may take, or ``None``.
+    """
+
+    max_outage: float = 45.0
+    sample_timeout: float | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from flashevolve_plugins._model import Change, Verdict
 
 if TYPE_CHECKING:
-    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry
+    from flashevolve_plugins._model import ItemRecord, ItemView, PoolEntry, Progress
     from flashevolve_plugins._pool import Pool
     from flashevolve_plugins._snapshot import Snapshot
 
@@ -61,12 +61,14 @@ class Batch:
         write: carries the members' changes onto the artifact ``onto``. The result passes a gate on the examples of all
             its members, and is validated once for all.
         onto: pool version of the artifact to merge onto; ``None`` for the best.
+        onto_item: number of the item whose provisional artifact is merged onto instead.
         discard: number to reason of the items that leave the queue for good.
     """
 
     members: tuple[int, ...] = ()
     write: MergeWriter | None = None
     onto: int | None = None
+    onto_item: int | None = None
     discard: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -84,6 +86,48 @@ class Plan:
     validations: int = 1
 
 
+@dataclass(frozen=True)
+class Workers:
+    """How many items may be at work in a stage at once.
+
+    A worker works on one item of a stage, from the start of its first sample until its last sample has ended.
+
+    Args:
+        most: stage name to that number, at least 1. A stage that is not in it, or has ``None``, may have any number.
+    """
+
+    most: Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Release:
+    """What becomes of a stage before its last sample has ended.
+
+    Args:
+        stops: the rest never runs, and the item is rejected. Otherwise the item goes on with what there is; the rest
+            runs on, and counts where the item is decided.
+        reason: why, in one clause; users read it where the stage is stopped.
+    """
+
+    stops: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """What a policy sees of an example that a validation is about to run.
+
+    Args:
+        name: its name, as in the validation scores of pool entries.
+        scores: pool version to its score with that entry, oldest first, as far as it was validated; not to be changed.
+        seconds: what its samples in validations of this run took, the mean; ``None`` before the first has ended.
+    """
+
+    name: Any
+    scores: Mapping[int, float] = field(default_factory=dict)
+    seconds: float | None = None
+
+
 class Policies(Protocol):
     """Decisions and observations of one run. All calls come from the thread that called the host, one at a time."""
 
@@ -96,8 +140,23 @@ class Policies(Protocol):
         ...
 
     @property
+    def releases(self) -> bool:
+        """Whether anybody answers :meth:`release_stage` or :meth:`admit_provisional`."""
+        ...
+
+    @property
     def plans(self) -> bool:
         """Whether anybody answers :meth:`plan`."""
+        ...
+
+    @property
+    def control_period(self) -> float | None:
+        """Seconds from one call of :meth:`control` to the next at least; ``None`` where nobody answers."""
+        ...
+
+    @property
+    def orders(self) -> bool:
+        """Whether anybody answers :meth:`order_samples`."""
         ...
 
     def judge_stale(self, item: ItemView, pool: Pool) -> Judgement | Work:
@@ -108,8 +167,24 @@ class Policies(Protocol):
         """What leaves the merge queue. Raises PluginError when the policy raised."""
         ...
 
+    def release_stage(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        """What becomes of a stage that runs, if anything. Raises PluginError when the policy raised."""
+        ...
+
+    def admit_provisional(self, item: ItemView, progress: Progress, pool: Pool) -> bool:
+        """Whether what is validated may be built on by now. Raises PluginError when the policy raised."""
+        ...
+
     def plan(self, snapshot: Snapshot) -> Plan | None:
         """How much may be under way. Raises PluginError when the policy raised."""
+        ...
+
+    def control(self, snapshot: Snapshot) -> Workers | None:
+        """How many items may be at work in each stage. Raises PluginError when the policy raised."""
+        ...
+
+    def order_samples(self, stage: str, examples: Sequence[ExampleView], pool: Pool) -> Sequence[int] | None:
+        """Positions of examples in the order in which they start. Raises PluginError when the policy raised."""
         ...
 
     def stage_started(self, item: int, stage: str) -> None:
@@ -144,8 +219,9 @@ class Policies(Protocol):
 class AcceptAll:
     """Full Async: nothing is ever too stale, and nobody looks on."""
 
-    holds = plans = False
+    holds = plans = releases = orders = False
     max_staleness: int | None = None
+    control_period: float | None = None
 
     def judge_stale(self, item: ItemView, pool: Pool) -> Judgement:
         """Accept."""
@@ -157,9 +233,29 @@ class AcceptAll:
         del pool, last
         return Batch((waiting[0].number,))
 
+    def release_stage(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        """Every stage to its end."""
+        del item, progress, pool
+        return None
+
+    def admit_provisional(self, item: ItemView, progress: Progress, pool: Pool) -> bool:
+        """Nothing before its last sample."""
+        del item, progress, pool
+        return False
+
     def plan(self, snapshot: Snapshot) -> Plan | None:
         """No limits of its own."""
         del snapshot
+        return None
+
+    def control(self, snapshot: Snapshot) -> Workers | None:
+        """No workers of its own."""
+        del snapshot
+        return None
+
+    def order_samples(self, stage: str, examples: Sequence[ExampleView], pool: Pool) -> Sequence[int] | None:
+        """The host's order."""
+        del stage, examples, pool
         return None
 
     def stage_started(self, item: int, stage: str) -> None:

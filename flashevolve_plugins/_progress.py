@@ -30,10 +30,26 @@ def describe(snapshot: Snapshot, *, left: bool = True) -> str:
     told += [f"{snapshot.queued} waiting"] * bool(snapshot.queued)
     more = f" ({', '.join(told)})" if told else ""
     parts.append(f"{snapshot.accepted} accepted of {snapshot.proposals}{more}")
-    if left and snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
+    if workers := _workers(snapshot):
+        parts.append(workers)
+    if snapshot.abandoned:
+        parts.append(f"{snapshot.abandoned} calls abandoned")
+    if left and snapshot.outage:
+        parts.append(f"server not answering for {_duration(snapshot.outage)}: {snapshot.outage_reason}")
+    elif left and snapshot.budget is not None and 0 < snapshot.spent < snapshot.budget:
         seconds = snapshot.seconds * (snapshot.budget - snapshot.spent) / snapshot.spent
         parts.append(f"{_duration(seconds)} left")
     return "flash: " + " | ".join(parts)
+
+
+def _workers(snapshot: Snapshot) -> str:
+    """At work of how many, in the stages that have a cap and have had work."""
+    told = [
+        f"{stage} {snapshot.at_work.get(stage, 0)}/{most}"
+        for stage, most in snapshot.workers.items()
+        if most is not None and (snapshot.at_work.get(stage) or snapshot.finished.get(stage))
+    ]
+    return f"workers {', '.join(told)}" if told else ""
 
 
 def _duration(seconds: float) -> str:

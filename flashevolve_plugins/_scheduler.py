@@ -5,28 +5,24 @@ Owns no thread, no clock and no randomness, and calls no user code. Its laws are
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins import _events as ev
-from flashevolve_plugins._errors import InvalidTransition, UsageError
+from flashevolve_plugins._errors import InvalidTransition
 from flashevolve_plugins._item import Item, Kind, State
-from flashevolve_plugins._ledger import Ledger, Parking
-from flashevolve_plugins._merge_queue import MergeQueue
 from flashevolve_plugins._model import Limits, Terminal, Verdict
-from flashevolve_plugins._queues import StageQueues
+from flashevolve_plugins._moves import Moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashevolve_plugins._model import Stage
 
 OUT_OF_BUDGET = "the budget cannot pay for what it still needs"
 MAX_MERGES = 16  # of one item; a policy that halves its merges needs fewer
 LEFT_OVER = "nothing took it from the merge queue"
 
 
-class Scheduler:
+class Scheduler(Moves):
     """Decides what runs next.
 
     Args:
@@ -36,41 +32,7 @@ class Scheduler:
     """
 
     def __init__(self, limits: Limits, *, version: int = 0, spent: int = 0) -> None:
-        if limits.entry not in limits.slots:
-            raise UsageError(f"The entry resource {limits.entry!r} has no slots: name it in Limits.slots.")
-        self.version = version
-        self.ledger = Ledger(limits.budget, spent)
-        self.slots = dict(limits.slots)
-        #: Samples that run and that wait, by resource and by stage. Plain dicts: writing to a Counter is slow.
-        self.busy = dict.fromkeys(limits.slots, 0)
-        self.backlog = dict.fromkeys(limits.slots, 0)
-        self.stage_busy = dict.fromkeys(limits.stages, 0)
-        self.stage_waiting = dict.fromkeys(limits.stages, 0)
-        self.first_stage = limits.stages[0]
-        self.entry = limits.entry
-        self.items: dict[int, Item] = {}
-        self.merge_queue = MergeQueue(limits.validations)
-        self.holds = limits.holds
-        self.validates = limits.validates
-        self.max_items = limits.max_items
-        self._proposals = 0
-        self._limits = limits
-        self._stage_slots = {name: bounds[1] for name, bounds in limits.stage_slots.items()}
-        self._queues = {
-            name: StageQueues(limits.stages, partial(self._waits, name), self._stage_may_start) for name in limits.slots
-        }
-        self.offer_cost = limits.offer_cost
-        self._next = 1
-        self._offering: int | None = None
-        self._exhausted = self._nothing_yet = False
-        self._stopping: str | None = None
-        self._cancelled = False
-        self._deciding = 0
-        self._ending = 0
-        self._ended = self._committed = 0
-        self._needed = 0
-        self._parking = Parking(self.ledger)
-        self._out: list[ev.Instruction] = []
+        super().__init__(limits, version=version, spent=spent)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ItemOffered: self._item_offered,
             ev.NothingOffered: self._nothing_offered,
@@ -79,6 +41,9 @@ class Scheduler:
             ev.ItemDecided: self._item_decided,
             ev.SampleFinished: self._sample_finished,
             ev.SampleFailed: self._sample_failed,
+            ev.StageReleased: self._stage_released,
+            ev.StageStopped: self._stage_stopped,
+            ev.Provisional: self._provisional,
             ev.Judged: self._judged,
             ev.Patched: self._patched,
             ev.JobStarted: self._job_started,
@@ -89,7 +54,7 @@ class Scheduler:
             ev.ItemRecorded: self._item_recorded,
             ev.PoolUpdated: self._pool_updated,
             ev.SlotsChanged: self._slots_changed,
-            ev.StageSlotsChanged: self._stage_slots_changed,
+            ev.WorkersChanged: self._workers_changed,
             ev.OfferCostChanged: self._offer_cost_changed,
             ev.PlanChanged: self._plan_changed,
             ev.StopRequested: self._stop_requested,
@@ -130,6 +95,7 @@ class Scheduler:
     def _item_offered(self, event: ev.ItemOffered) -> None:
         self._take_offering(event.item)
         self._proposals += 1
+        self._begin_in = event.stage.name
         self._add(Item(event.item, self.version, event.stage))
 
     def _add(self, item: Item) -> None:
@@ -140,14 +106,18 @@ class Scheduler:
     def _begin(self, item: Item) -> None:
         """A stage of the item begins."""
         self._count_waiting(item, 1)
-        if self._cancelled:
+        if self._cancelled and not (item.settling or (self._settling and item.kind is Kind.JOB)):
             self._doom(item, Terminal.CANCELLED, self._stopping or "")
         elif item.state is State.HELD:
             self.merge_queue.add(item.number)
-        elif item.complete:
+        elif self._waits_for.begins(item):
+            self._proceed(item)
+
+    def _proceed(self, item: Item) -> None:
+        if item.complete:
             self._finish(item)
         else:
-            self._enqueue(item)
+            self._queues.add(item)
 
     def _nothing_offered(self, event: ev.NothingOffered) -> None:
         self._take_offering(event.item)
@@ -170,7 +140,11 @@ class Scheduler:
         item = self._item(event.item)
         item.require(State.DECIDING)
         self._deciding -= 1
-        self._end(item, event.terminal, event.reason, None)
+        if item.tails:
+            item.move(State.DRAINING)
+            item.doom = (event.terminal, event.reason, None)
+        else:
+            self._end(item, event.terminal, event.reason, None)
 
     def _sample_finished(self, event: ev.SampleFinished) -> None:
         item = self._free_slot(event)
@@ -181,6 +155,24 @@ class Scheduler:
         item.failed = True
         self._drop_waiting(item)
         self._after_sample(item)
+
+    def _stage_released(self, event: ev.StageReleased) -> None:
+        item = self._item(event.item)
+        tail = self.items[event.tail] = item.split(event.tail)
+        self._queues.add(tail)
+        self._finish(item)
+
+    def _stage_stopped(self, event: ev.StageStopped) -> None:
+        item = self._item(event.item)
+        item.require(State.RUNNING)
+        self.merge_queue.ended(item.number)
+        self._doom(item, Terminal.FAILED if event.failed else Terminal.REJECTED, event.reason)
+
+    def _provisional(self, event: ev.Provisional) -> None:
+        item = self._item(event.item)
+        item.require(State.RUNNING)
+        item.story.append("provisional")
+        self.merge_queue.ended(item.number)
 
     def _judged(self, event: ev.Judged) -> None:
         if self._cancelled and getattr(self.items.get(event.item), "state", None) is not State.JUDGING:
@@ -198,7 +190,7 @@ class Scheduler:
         if item.reserved and item.complete:
             self._finish(item)
         else:
-            self._enqueue(item)
+            self._queues.add(item)
 
     def _patched(self, event: ev.Patched) -> None:
         if self._cancelled and getattr(self.items.get(event.item), "state", None) is not State.JUDGING:
@@ -251,6 +243,12 @@ class Scheduler:
         self._proposals -= item.kind is Kind.PROPOSAL
         self.merge_queue.ended(item.number)
         del self.items[item.number]
+        for waiting in self._waits_for.ended(item):
+            if waiting.state is State.WAITING:  # and is not about to end
+                self._proceed(waiting)
+        origin = None if item.origin is None else self.items[item.origin]
+        if origin is not None and origin.doom is not None and not (origin.running or origin.tails):
+            self._end(origin, *origin.doom)
         for number in item.members:
             member = self.items[number]
             if item.story[-1] == Terminal.COMMITTED.value and not event.failed:
@@ -261,7 +259,8 @@ class Scheduler:
                 self._doom(member, Terminal.DISCARDED, f"{MAX_MERGES} merges with it failed")
             else:
                 member.merged_into = None
-                member.failed_with += (len(item.members),)
+                if item.stage.after is None:  # else it was never tried: what it was written onto was not confirmed
+                    member.failed_with += (len(item.members),)
                 member.story.append(f"back from {item.number}")
                 self.merge_queue.add(member.number)
 
@@ -280,106 +279,28 @@ class Scheduler:
     def _slots_changed(self, event: ev.SlotsChanged) -> None:
         self.slots[event.resource] = event.slots
 
-    def _stage_slots_changed(self, event: ev.StageSlotsChanged) -> None:
-        if event.stage not in self._limits.stage_slots:
-            raise UsageError(f"Stage {event.stage!r} has no (min, max): name it in Limits.stage_slots.")
-        low, high = self._limits.stage_slots[event.stage]
-        self._stage_slots[event.stage] = min(max(event.slots, low), high)
+    def _workers_changed(self, event: ev.WorkersChanged) -> None:
+        capped = self.workforce.change(event.workers)
+        for item in self.items.values() if capped else ():
+            if item.stage.name in capped:
+                self._queues.begun(item)
 
     def _offer_cost_changed(self, event: ev.OfferCostChanged) -> None:
         self.offer_cost = event.cost
 
     def _stop_requested(self, event: ev.StopRequested) -> None:
         self._stopping = event.reason
-        if not event.cancel or self._cancelled:
+        if not event.cancel or (self._cancelled and (event.settle or not self._settling)):
             return
-        self._cancelled = True
+        self._cancelled, self._settling = True, event.settle
         for item in tuple(self.items.values()):
-            taken = item.merged_into is not None  # it ends with its merge
-            if item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD} and not taken:
+            of = item if item.origin is None else self.items[item.origin]  # a tail ends with its item
+            item.settling = event.settle and of.nearly_done and of.doom is None
+            if not event.settle:
                 self._out.extend(ev.CancelSample(item.number, index) for index in sorted(item.running))
+            spared = item.settling or item.merged_into is not None  # which ends with its merge
+            if not spared and item.state in {State.WAITING, State.RUNNING, State.JUDGING, State.HELD}:
                 self._doom(item, Terminal.CANCELLED, event.reason)
-
-    # -- moves ------------------------------------------------------------------------------------------------------
-
-    def _item(self, number: int) -> Item:
-        try:
-            return self.items[number]
-        except KeyError:
-            raise InvalidTransition(number, "be told of: it never was, or has ended", ()) from None
-
-    def _take_offering(self, number: int) -> None:
-        if self._offering != number:
-            raise InvalidTransition(number, "be offered: it was not asked for", ())
-        self._offering = None
-
-    def _held_item(self, number: int) -> Item:
-        item = self._item(number)
-        item.require(State.HELD)
-        if number not in self.merge_queue.waiting:
-            raise InvalidTransition(number, "leave the merge queue: a merge has taken it", item.story)
-        return item
-
-    def _enqueue(self, item: Item) -> None:
-        for resource in item.waiting:
-            self._queues[resource].push(item.stage.name, item.number)
-
-    def _free_slot(self, event: ev.SampleFinished | ev.SampleFailed) -> Item:
-        item = self._item(event.item)
-        item.finish(event.index, event.spent)
-        sample = item.stage.samples[event.index]
-        self.busy[sample.resource] -= 1
-        self.stage_busy[item.stage.name] -= 1
-        self.ledger.settle(sample.cost, event.spent)
-        return item
-
-    def _after_sample(self, item: Item) -> None:
-        if item.waiting or item.running or item.state is State.JUDGING:
-            return
-        if item.doom is not None:
-            self._end(item, *item.doom, item.stage)
-        else:
-            self._finish(item)
-
-    def _finish(self, item: Item) -> None:
-        item.move(State.DECIDING)
-        self._deciding += 1
-        self._out.append(ev.FinishStage(item.number, item.stage, item.failed))
-
-    def _drop_waiting(self, item: Item) -> None:
-        if item.reserved:
-            samples = item.stage.samples
-            self.ledger.settle(sum(samples[each].cost for indices in item.waiting.values() for each in indices), 0)
-        self._count_waiting(item, -1)
-        item.waiting.clear()
-
-    def _count_waiting(self, item: Item, sign: int) -> None:
-        for resource, indices in item.waiting.items():
-            self.backlog[resource] += sign * len(indices)
-            self.stage_waiting[item.stage.name] += sign * len(indices)
-
-    def _doom(self, item: Item, terminal: Terminal, reason: str) -> None:
-        """End an item by our own decision, at once or when what runs of it has ended."""
-        self._drop_waiting(item)
-        self.merge_queue.leave(item.number)
-        if item.running:
-            item.move(State.DRAINING)
-            item.doom = (terminal, reason)
-        else:
-            self._end(item, terminal, reason, item.stage)
-
-    def _end(self, item: Item, terminal: Terminal, reason: str, stage: Stage | None) -> None:
-        if item.brought is not None:
-            item.staleness = item.brought
-        elif not (item.reserved and item.stage.commits):
-            item.staleness = self.version - item.version
-        item.move(State.ENDING)
-        item.story.append(terminal.value)
-        if item.kind is not Kind.JOB:
-            self._ended += 1
-            self._committed += terminal is Terminal.COMMITTED
-        self._ending += 1
-        self._out.append(ev.EndItem(item.number, terminal, reason, stage))
 
     # -- what runs next ---------------------------------------------------------------------------------------------
 
@@ -387,7 +308,7 @@ class Scheduler:
         if not self._deciding:
             if self._parking.numbers:
                 for item in self._parking.leaving(self.items):
-                    self._enqueue(item)
+                    self._queues.add(item)
             for resource, waiting in self.backlog.items():
                 if waiting and not self._fill(resource):
                     break
@@ -403,7 +324,7 @@ class Scheduler:
 
     def _fill(self, resource: str) -> bool:
         """Give idle slots to what waits. False: stopped at a judgement, whose item has the first claim on the slot."""
-        queues = self._queues[resource]
+        queues = self._queues.by_resource[resource]
         while self.backlog[resource] and self.busy[resource] < self.slots[resource]:
             number = queues.first()
             if number is None:
@@ -415,39 +336,30 @@ class Scheduler:
                 return False
         return True
 
-    def _waits(self, resource: str, number: int, stage: str) -> bool:
-        item = self.items.get(number)
-        return (
-            item is not None
-            and resource in item.waiting
-            and item.stage.name == stage
-            and item.state in (State.WAITING, State.RUNNING)
-            and number not in self._parking.numbers
-        )
-
-    def _stage_may_start(self, stage: str) -> bool:
-        cap = self._stage_slots.get(stage)
-        return cap is None or self.stage_busy[stage] < cap
-
     def _permitted(self, item: Item) -> bool:
         """Whether a waiting sample of the item may start; if not, the item has been put where it waits for that."""
         stage, job = item.stage, item.kind is Kind.JOB
         judged = stage.judged and not job and not (item.reserved and stage.commits)
-        if judged and item.judged_version != self.version:
+        doubted = stage.unfounded and item.doubted != item.stage_number
+        if judged and (doubted or item.judged_version != self.version):
             item.move(State.JUDGING)
+            item.doubted = item.stage_number
             item.judged_version = self.version  # an entry that comes before the verdict asks for another one
             item.staleness = self.version - item.version
             self._out.append(ev.JudgeStale(item.number, stage, item.staleness))
             return False
         if item.reserved:
             return True
-        if job or self.ledger.affords(item.need):  # who waits for a job goes on in any case
+        due = self.ledger.due(item)
+        if job or self.ledger.affords(due):  # who waits for a job goes on in any case
             self.ledger.reserve(item.cost)
             self._needed -= item.cost
             item.reserved = True
             item.staleness = self.version - item.version
+            self.workforce.begins(item)
+            self._queues.begun(item)
             return True
-        if self.ledger.could_ever_afford(item.need):
+        if self.ledger.could_ever_afford(due):
             self._parking.add(item)
         else:
             # A new proposal costs more than was said: the next one would end here as well.
@@ -467,13 +379,16 @@ class Scheduler:
     def _maybe_offer(self) -> None:
         """Ask for an item when a slot would otherwise be idle and the budget can still turn it into something.
 
+        Where it would have to wait for a worker, it is asked for later, and made from a newer pool.
         A resource with more samples waiting than slots is the bottleneck; more items would only grow stale there.
         """
         if self._offering is not None or self._nothing_yet or self._ending or not self.may_offer():
             return
+        if self._begin_in in self.workforce.full:
+            return
         if any(self.backlog[name] > slots for name, slots in self.slots.items()):
             return
-        if not self.ledger.affords(self.offer_cost + self._expected_need()):
+        if not self.ledger.affords_offer(self.offer_cost + self.expected_need()):
             return
         if self.max_items is not None and self._proposals >= self.max_items:
             return
@@ -481,7 +396,7 @@ class Scheduler:
         self._next += 1
         self._out.append(ev.OfferItem(self._offering))
 
-    def _expected_need(self) -> int:
+    def expected_need(self) -> int:
         """Metric calls that the items in flight are expected to need, by the share of items that are committed.
 
         Where items share their validations, all that they need for themselves.
@@ -494,4 +409,4 @@ class Scheduler:
 
     def may_offer(self) -> bool:
         """Whether a new item would be asked for if a slot were idle."""
-        return not self._exhausted and self._stopping is None and self.ledger.affords(self.offer_cost)
+        return not self._exhausted and self._stopping is None and self.ledger.affords_offer(self.offer_cost)

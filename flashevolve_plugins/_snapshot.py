@@ -12,6 +12,7 @@ from flashevolve_plugins._model import Terminal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flashevolve_plugins._calls import Calls
     from flashevolve_plugins._model import ItemRecord, PoolEntry
     from flashevolve_plugins._scheduler import Scheduler
 
@@ -27,6 +28,9 @@ class Snapshot:
         entry: the resource on which items begin.
         waiting: stage name to its waiting samples.
         running: stage name to its running samples.
+        workers: stage name to the items that may be at work in it at once, ``None`` for any number.
+        at_work: stage name to the items at work in it: of which a sample has started and not all have ended.
+        finished: stage name to the items that have passed it.
         items: items in flight.
         queued: items that wait in the merge queue.
         ended: terminal's value to the number of items that ended so.
@@ -36,6 +40,7 @@ class Snapshot:
         version: the pool's version.
         spent: metric calls settled.
         reserved: metric calls reserved.
+        spared: metric calls that were not made, since what they would have given was known.
         feedback_calls: metric calls that reflective datasets made. The host makes them too, and its budget counts none.
         budget: metric calls in all, or ``None``.
         validates: whether artifacts are validated before they enter the pool.
@@ -44,6 +49,12 @@ class Snapshot:
         busy_seconds: resource name to the slot seconds used since the run began.
         window: (first, last) moment of the steady part: from the first rollout to the last offer.
         window_busy: resource name to the share of slot time used inside the window, 0 to 1.
+        retries: samples that were tried again since they met an infrastructure failure, each time counted.
+        failures: kind of infrastructure failure to their number.
+        outage: seconds since a server answered last, while one does not; else 0.
+        outage_reason: the last error of that server, in one line.
+        outage_seconds: seconds of outages so far.
+        abandoned: calls that nobody waits for any more and that have not returned.
     """
 
     seconds: float = 0.0
@@ -52,6 +63,9 @@ class Snapshot:
     entry: str = ""
     waiting: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, int | None] = field(default_factory=dict)
+    at_work: Mapping[str, int] = field(default_factory=dict)
+    finished: Mapping[str, int] = field(default_factory=dict)
     items: int = 0
     queued: int = 0
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -61,6 +75,7 @@ class Snapshot:
     version: int = 0
     spent: int = 0
     reserved: int = 0
+    spared: int = 0
     feedback_calls: int = 0
     budget: int | None = None
     validates: bool = True
@@ -69,6 +84,12 @@ class Snapshot:
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
     window: tuple[float, float] = (0.0, 0.0)
     window_busy: Mapping[str, float] = field(default_factory=dict)
+    retries: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    outage: float = 0.0
+    outage_reason: str = ""
+    outage_seconds: float = 0.0
+    abandoned: int = 0
 
     @property
     def proposals(self) -> int:
@@ -91,6 +112,7 @@ class Meter:
 
     def __init__(self, start: float) -> None:
         self._start = start
+        self.spared = 0
         self._busy: defaultdict[str, int] = defaultdict(int)
         #: Resource name to the moments at which samples ended, less those at which they started, summed.
         self._moments: defaultdict[str, float] = defaultdict(float)
@@ -146,8 +168,11 @@ class Meter:
             self.seed_score = entry.score
         self.best_score = entry.score if self.best_score is None else max(self.best_score, entry.score)
 
-    def snapshot(self, now: float, scheduler: Scheduler, feedback_calls: int = 0) -> Snapshot:
+    def snapshot(
+        self, now: float, scheduler: Scheduler, feedback_calls: int = 0, calls: Calls | None = None, abandoned: int = 0
+    ) -> Snapshot:
         """What the run looks like now."""
+        outage, reason = (0.0, "") if calls is None else calls.trouble(now)
         window, share = (0.0, 0.0), {}
         if len(self._marks) == 2:  # noqa: PLR2004
             (first, before), (last, after) = self._marks
@@ -158,6 +183,7 @@ class Meter:
                     for name, slots in scheduler.slots.items()
                     if slots
                 }
+        workforce = scheduler.workforce
         return Snapshot(
             seconds=now - self._start,
             slots=dict(scheduler.slots),
@@ -165,6 +191,9 @@ class Meter:
             entry=scheduler.entry,
             waiting=dict(scheduler.stage_waiting),
             running=dict(scheduler.stage_busy),
+            workers={stage: workforce.caps.get(stage) for stage in workforce.at_work},
+            at_work=dict(workforce.at_work),
+            finished=dict(workforce.finished),
             items=len(scheduler.items),
             queued=len(scheduler.merge_queue.waiting),
             ended=dict(self._ended),
@@ -174,6 +203,7 @@ class Meter:
             version=scheduler.version,
             spent=scheduler.ledger.spent,
             reserved=scheduler.ledger.reserved,
+            spared=self.spared,
             feedback_calls=feedback_calls,
             budget=scheduler.ledger.limit,
             validates=scheduler.validates,
@@ -182,4 +212,10 @@ class Meter:
             busy_seconds=self._busy_seconds(now),
             window=window,
             window_busy=share,
+            retries=0 if calls is None else calls.retries,
+            failures={} if calls is None else dict(calls.failures),
+            outage=outage,
+            outage_reason=reason,
+            outage_seconds=0.0 if calls is None else calls.outage_seconds(now),
+            abandoned=abandoned,
         )

@@ -14,7 +14,7 @@ policy, the hook and the rule. The rules are listed in ``docs/how-to/write-a-pol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,15 +23,16 @@ from zlib import crc32
 import pluggy
 
 from flashevolve_plugins._histories import Artifact, History, Invention
-from flashevolve_plugins._model import ItemRecord, ItemView, Verdict
-from flashevolve_plugins._policies import Batch, Judgement, Plan, Work
+from flashevolve_plugins._model import ItemRecord, ItemView, Progress, Verdict
+from flashevolve_plugins._ordering import wrong_order
+from flashevolve_plugins._policies import Batch, Judgement, Plan, Release, Work, Workers
 from flashevolve_plugins._pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from flashevolve_plugins._model import Change, PoolEntry
-    from flashevolve_plugins._policies import Ask
+    from flashevolve_plugins._policies import Ask, ExampleView
     from flashevolve_plugins._snapshot import Snapshot
 
 __all__ = ["check_policy"]
@@ -130,7 +131,10 @@ class _Subject:
             raise AssertionError(f"{self.name} implements a hook that does not exist so: {error}.") from error
         if not self._hooks.get_hookcallers(policy):
             raise AssertionError(f"{self.name} implements no hook: mark its methods with @hookimpl.")
-        self.holds, self.plans = (self._implements(f"flashevolve_{name}") for name in ("merge_batch", "plan"))
+        self.holds, self.plans, self.orders, self.controls, self.releases, self.admits = (
+            self._implements(f"flashevolve_{name}")
+            for name in ("merge_batch", "plan", "order_samples", "control", "release_stage", "admit_provisional")
+        )
         self.calls: list[_Call] = []
         self._entries: dict[int, PoolEntry] = {}
 
@@ -227,6 +231,57 @@ class _Subject:
                     self.fail(hook, about, f"planned {field}={value!r}, not a whole number of at least 1")
         self.calls.append(_Call(hook, {"snapshot": snapshot}, "", [said]))
         return said
+
+    def control(self, snapshot: Snapshot) -> Workers | None:
+        """Ask for workers."""
+        hook, about = "flashevolve_control", "the run"
+        said = self._call(hook, about, snapshot=snapshot)
+        if said is not None and not (isinstance(said, Workers) and isinstance(said.most, Mapping)):
+            self.fail(hook, about, f"answered {said!r:.100}, not Workers of a mapping, or None")
+        most: Mapping[Any, Any] = {} if said is None else said.most
+        for stage, value in most.items():
+            if stage not in snapshot.workers:
+                known = ", ".join(snapshot.workers)
+                self.fail(hook, about, f"answered for {stage!r}, which is no stage of snapshot.workers ({known})")
+            if isinstance(value, bool) or not (value is None or (isinstance(value, int) and value >= 1)):
+                self.fail(hook, about, f"gave {stage} {value!r:.100} workers, not a whole number of at least 1 or None")
+        self.calls.append(_Call(hook, {"snapshot": snapshot}, "", [said and Workers(dict(most))]))
+        return said
+
+    def look(self, item: ItemView, progress: Progress, pool: Pool) -> Release | None:
+        """Ask about a stage that runs: whether its artifact is admitted, and what becomes of it."""
+        about, arguments = f"item {item.number}", {"item": item, "progress": progress, "pool": _copy(pool)}
+        hook, answers = "flashevolve_admit_provisional", list[Any]()
+        if self.admits and progress.validates:
+            admitted = self._call(hook, about, item=item, progress=progress, pool=pool)
+            if admitted is not None and not isinstance(admitted, bool):
+                self.fail(hook, about, f"answered {admitted!r:.100}, not True, False or None")
+            answers.append(admitted)
+        hook, release = "flashevolve_release_stage", None
+        if self.releases:
+            release = self._call(hook, about, item=item, progress=progress, pool=pool)
+            if release is not None and not isinstance(release, Release):
+                self.fail(hook, about, f"answered {release!r:.100}, not a Release or None")
+            if release is not None and not (release.stops or progress.hands_on):
+                self.fail(hook, about, "handed on a stage of which every result is needed: there it can only stop")
+            if release is not None:
+                self._check_reason(release.reason, hook, about, needed=release.stops)
+            answers.append(release)
+        self.calls.append(_Call(hook, arguments, "", answers))
+        return release
+
+    def order(self, examples: Sequence[ExampleView], pool: Pool) -> None:
+        """Ask in which order the samples of a validation start."""
+        hook, about = "flashevolve_order_samples", f"{len(examples)} examples"
+        arguments = {"examples": [*examples], "pool": _copy(pool)}
+        said = self._call(hook, about, stage="validate", examples=examples, pool=pool)
+        if said is not None:
+            if not isinstance(said, Sequence):
+                self.fail(hook, about, f"answered {said!r:.100}, not a sequence of positions")
+            if wrong := wrong_order(said, len(examples)):
+                self.fail(hook, about, f"answered {said!r:.100}: {wrong}")
+            said = [*said]
+        self.calls.append(_Call(hook, arguments, "", [said]))
 
     def tell(self, event: str, about: str, **arguments: Any) -> None:
         """Let it observe."""
@@ -334,8 +389,14 @@ def _replay(calls: Sequence[_Call], fresh: _Subject) -> None:
             batch = fresh.merge([*given["waiting"]], given["pool"], last=given["last"])
         elif call.hook == "write":
             fresh.write(batch, given["onto"], given["changes"], call.mode)
+        elif call.hook == "flashevolve_release_stage":
+            fresh.look(given["item"], given["progress"], given["pool"])
+        elif call.hook == "flashevolve_order_samples":
+            fresh.order([*given["examples"]], given["pool"])
         elif call.hook == "flashevolve_plan":
             fresh.plan(given["snapshot"])
+        elif call.hook == "flashevolve_control":
+            fresh.control(given["snapshot"])
         else:
             fresh.tell(call.hook, call.mode, **given)
         again = fresh.calls[-1]
@@ -350,11 +411,13 @@ def _shown(answers: Sequence[Any]) -> str:
 
 
 def _check_crowds(make: Callable[[], object], ask: Ask, seed: int) -> None:
-    """Ask fresh policies about queues of every length."""
+    """Ask fresh policies about queues and validations of every length."""
     for count in CROWDS:
         for last in (False, True):
-            subject = _Subject(make(), ask, f"{count} waiting, last={last}", seed)
+            subject, invention = _Subject(make(), ask, f"{count} waiting, last={last}", seed), Invention(seed)
+            pool = invention.pool(1 + seed % 4)
             if subject.holds:
-                invention = Invention(seed)
-                pool = invention.pool(1 + seed % 4)
                 subject.merge(invention.waiting(pool, count), pool, last=last)
+            if subject.orders:
+                subject.where = f"{count} examples"
+                subject.order(invention.views(pool, count), pool)

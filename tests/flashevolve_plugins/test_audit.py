@@ -65,6 +65,17 @@ def test_any_text_is_kept_and_one_that_is_none_as_python_writes_it(text, kept, r
     assert [item["changed"]["a"] for item in items_of(folder)] == [kept, "new"]
 
 
+def test_records_are_on_the_disk_itself_within_two_snapshots(folder, monkeypatch):
+    synced, file = [], ItemFile(str(folder), HEADER)
+    monkeypatch.setattr("os.fsync", lambda _: synced.append((folder / FILE).read_bytes().count(b"\n")))
+    for snapshots in (2, 0):
+        file.flashevolve_item_ended(rejected(1))
+        for _ in range(snapshots):
+            file.flashevolve_snapshot()
+    file.flashevolve_run_finished()
+    assert synced == [2, 3]  # with the header; nothing new is not synced again
+
+
 def test_a_record_that_cannot_be_written_is_told_once_and_later_ones_are_written(folder, caplog):
     file = ItemFile(str(folder), HEADER)
     folder.write_text("in the way")

@@ -94,6 +94,19 @@ def test_a_script_runs_as_python_would_run_it_with_flash_as_the_default(command,
     }
 
 
+@pytest.mark.parametrize("control", ["pull", "adaptive"])
+def test_control_is_named(command, script, control):
+    path = script("from flashevolve_plugins._activation import current; print(current().control)")
+    done = command("run", "--control", control, path)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{control}\n", "", 0)
+
+
+def test_fixed_control_has_no_name(command, script):
+    done = command("run", "--control", "fixed", script("print('ran')"))
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith('flashevolve: control="fixed" does not say how many workers: write control=Fixed(')
+
+
 def test_without_options_the_defaults_of_flash_hold(command, script):
     done = command("run", os.path.relpath(script(TELL), script(TELL).parent.parent / "elsewhere"))
     assert (done.stderr, done.returncode) == ("", 0)
@@ -209,7 +222,7 @@ def test_the_version_is_the_installed_one(capsys):
 def test_plugins_says_which_extra_a_missing_host_needs(host, capsys, monkeypatch):
     from importlib import metadata
 
-    there = {"gepa": ["gepa"], "dspy": ["dspy"], "ace": ["ace-playbook"]}
+    there = {"gepa": ["gepa"], "dspy": ["dspy"], "ace": ["ace-playbook"], "metaharness": ["superagentic-metaharness"]}
     del there[host]
     monkeypatch.setattr(metadata, "packages_distributions", lambda: there)
     monkeypatch.setattr(metadata, "version", lambda name: "9.9")

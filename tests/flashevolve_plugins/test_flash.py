@@ -1,8 +1,10 @@
 """``Flash`` checks everything when it is made: one sentence that names the input and the remedy."""
 
 import copy
+import math
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,13 @@ from flashevolve_plugins.hooks import Full, Guarded, Snapshot, hookimpl
 
 LIMITS = Limits(slots={"task": 1}, stages=("rollout",), entry="task")
 COUNTS = ("max_concurrency", "reflection_concurrency", "max_items")
+STOPS = {"grace": 0, "on_stop": "raise", "max_seconds": 0.5, "stop_file": "stop", "stop_score": 0}
 BAD = [
     *[({name: bad}, f"{name}={bad} must be a whole number of at least 1") for name in COUNTS for bad in (0, -3, 2.5)],
     *[({name: bad}, f"{name}={re.escape(repr(bad))} must be a whole") for name in COUNTS for bad in ("4", True, ())],
     *[({"max_staleness": bad}, "must be a whole number of at least 0") for bad in (-1, 0.5, "2", False)],
     *[({name: "no"}, f"{name}='no' must be True or False") for name in ("lockstep", "progress")],
+    *[({name: "no"}, f"{name}='no' must be True, False, or None") for name in ("epoch_barrier", "speculate")],
     ({"lockstep": None}, "lockstep=None must be True or False"),
     ({"check_connection": 1}, "check_connection=1 must be True or False"),
     ({"evaluate": "examples"}, "Unknown evaluate 'examples': known are 'batch', 'example', 'serial'"),
@@ -34,7 +38,24 @@ BAD = [
     ({"staleness": Guarded(2), "max_staleness": 3}, "give it to the policy you made, or name the policy"),
     ({"epoch_barrier": []}, "epoch_barrier=\\[\\] must be True, False, or None"),
     ({"epoch_barrier": 1}, "epoch_barrier=1 must be True, False, or None"),
+    *[
+        ({name: bad}, f"{name}={re.escape(repr(bad))} must be a number of seconds above 0")
+        for name in ("max_outage", "sample_timeout")
+        for bad in (0, -1.5, "5", True, float("inf"), float("nan"))
+    ],
+    ({"max_outage": None}, "max_outage=None must be a number of seconds above 0."),
+    ({"lockstep": True, "speculate": True}, "speculate does not go with lockstep=True"),
+    ({"lockstep": True, "sample_timeout": 5}, "sample_timeout does not go with lockstep=True"),
     ({"run_dir": 7}, "run_dir=7 must be the path of a directory, or None"),
+    *[({"grace": bad}, "must be a number of seconds, 0 or more") for bad in (-1, "3", True, None, math.nan)],
+    *[({"max_seconds": bad}, "must be a number of seconds above 0") for bad in (0, -1, "3", True, math.nan)],
+    *[({"stop_score": bad}, "must be a number, or None") for bad in ("3", True, math.nan, [])],
+    *[({"stop_file": bad}, "must be the path of a file, or None") for bad in (3, "", True)],
+    *[({"on_stop": bad}, "Unknown on_stop .*: known are 'raise', 'return'") for bad in ("stop", None, [])],
+    *[
+        ({name: value, "lockstep": True}, f"{name} does not go with lockstep=True, which stops as the host does")
+        for name, value in {**STOPS, "stop_file": Path("stop")}.items()
+    ],
     ({"plugins": "young"}, "write plugins=\\['young'\\]"),
     ({"plugins": 7}, "plugins=7 must be a list of plugins"),
     ({"plugins": ["young"]}, "Unknown plugin 'young': known are "),
@@ -67,8 +88,12 @@ def test_names_that_nothing_answers_to_carry_what_is_known():
         {"staleness": Full()},
         {"staleness": Guarded(1) & Full()},
         {"evaluate": None},
+        {"max_outage": 300, "sample_timeout": 0.5},
+        {"sample_timeout": None},
         {"evaluate": "serial", "clock": "virtual"},
         {"lockstep": True, "progress": False, "check_connection": False},
+        STOPS,
+        {"stop_file": Path("stop"), "grace": math.inf, "stop_score": -1},
     ],
 )
 def test_good_values_are_kept_as_they_are(arguments):

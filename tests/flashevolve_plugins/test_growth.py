@@ -65,6 +65,12 @@ class Counting(dict[Any, Any]):
         return super().items()
 
 
+def _counted(scheduler: Scheduler) -> Counting:
+    """The items of a Scheduler: from now on it is counted how many are looked at."""
+    items = scheduler.items = scheduler._queues._items = Counting(scheduler.items)
+    return items
+
+
 def _finish(driver: Driver, source: Callable[[int], Body | None]) -> None:
     """The loop of a host that keeps nothing."""
     driver.offer_from(source)
@@ -86,7 +92,7 @@ def _items_looked_at(slots: int) -> float:
     """Per sample, under a budget."""
     driver = VirtualDriver(make_limits(slots, budget=1_000_000, offer_cost=26), Watching(max_staleness=20))
     driver._next_snapshot = float("inf")
-    items = driver.scheduler.items = Counting()
+    items = _counted(driver.scheduler)
     _finish(driver, _mixed(600))
     return items.touched / sum(driver.snapshot().samples.values())
 
@@ -107,7 +113,7 @@ def _waiting_for_the_budget(items: int) -> tuple[Scheduler, Counting]:
     for number in range(1, items + 1):
         scheduler.handle(ev.SampleFinished(number, 0))
         scheduler.handle(ev.StageReady(number, make_stage("validate", 100, one_second)))
-    counting = scheduler.items = Counting(scheduler.items)
+    counting = _counted(scheduler)
     return scheduler, counting
 
 

@@ -78,7 +78,7 @@ def _stale(number: int, *, known: bool = True) -> Body:
 
 def _run_read(policy: Reading, *, items: int = 2, known: bool = True) -> tuple[VirtualDriver, list[ItemRecord]]:
     driver = VirtualDriver(make_limits(3), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    driver.decisions.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
     return driver, run_host(driver, several(items, lambda number: _stale(number, known=known)))
 
 
@@ -109,7 +109,7 @@ def test_other_samples_run_while_a_judgement_waits_for_its_work() -> None:
 
 
 def test_what_work_raises_is_its_answer() -> None:
-    error = ConnectionError("nobody there")
+    error = LookupError("nobody there")
 
     def fail(ask: Ask | None) -> Any:
         raise error
@@ -124,6 +124,21 @@ def test_what_work_raises_is_its_answer() -> None:
     )
 
 
+def test_work_whose_server_fails_now_and_then_is_done_again_before_the_policy_hears_of_it() -> None:
+    tries: list[int] = []
+
+    def fail_twice(ask: Ask | None) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionResetError("reset")
+        return "read"
+
+    policy = Reading(fail_twice, lambda answer: Judgement(Verdict.DISCARD, answer))
+    _, records = _run_read(policy)
+    assert len(tries) == 3
+    assert records[1].reason == "read"
+
+
 def test_an_entry_that_comes_while_the_work_runs_asks_for_another_judgement() -> None:
     policy = Reading(_ask, lambda _: Judgement(Verdict.ACCEPT))
 
@@ -133,7 +148,7 @@ def test_an_entry_that_comes_while_the_work_runs_asks_for_another_judgement() ->
         return Outcome(Terminal.COMMITTED)
 
     driver = VirtualDriver(make_limits(3), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    driver.decisions.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
     run_host(driver, several(3, body))
     assert [(view.number, view.staleness, view.answer is None) for view in policy.judged if view.number == 2] == [
         (2, 1, True),
@@ -172,7 +187,7 @@ def test_a_policy_that_asks_for_work_for_ever_fails_its_item() -> None:
 def test_work_runs_where_the_limits_do_not_name_its_stage() -> None:
     policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
     driver = VirtualDriver(replace(make_limits(3), stages=("rollout", "gate", "validate")), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    driver.decisions.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
     records = run_host(driver, several(2, _stale))
     assert ends_of(records) == {1: "committed", 2: "committed"}
     assert driver.finish().samples[JUDGE] == 1
@@ -200,7 +215,7 @@ def test_what_enters_while_a_patch_is_written_is_judged_after_it() -> None:
         return Outcome(Terminal.COMMITTED)
 
     driver = VirtualDriver(make_limits(3), policy)
-    driver.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
+    driver.decisions.reflector = Reflector("task", lambda prompt: f"{prompt} yes", seconds=lambda: 2.0)
     records = run_host(driver, several(3, body))
     # 1 enters at 1.25; 2 is judged at 2 and read until 4; 3 enters at 2.5.
     assert [(record.number, record.ended) for record in records[:2]] == [(1, 1.25), (3, 2.5)]
@@ -275,7 +290,7 @@ def test_a_job_runs_however_little_is_left_of_the_budget() -> None:
 def test_leaving_a_driver_inside_the_work_of_a_judgement_records_the_items_alone() -> None:
     policy = Reading(_ask, lambda answer: Judgement(Verdict.ACCEPT, answer))
     with VirtualDriver(make_limits(3), policy) as driver:
-        driver.reflector = Reflector("task", str, seconds=lambda: 9.0)
+        driver.decisions.reflector = Reflector("task", str, seconds=lambda: 9.0)
         driver.offer_from(several(3, lambda number: _stale(number) if number < 3 else rejected_item(number, 5.0)))
         for _ in range(2):  # until second 5
             ended = driver.next_ended()
@@ -296,7 +311,7 @@ def test_a_cancel_ends_a_judgement_and_its_work() -> None:
 
     limits = make_limits(3)
     driver = VirtualDriver(Limits({"task": 2, "local": 1}, limits.stages, "task"), policy)
-    driver.reflector = Reflector("task", str, seconds=lambda: 5.0)
+    driver.decisions.reflector = Reflector("task", str, seconds=lambda: 5.0)
     driver.offer_from(several(3, body))
     cancel_after(driver, 2)  # at second 4, inside the work for item 2
     assert [(record.number, record.terminal) for record in policy.records] == [

@@ -38,8 +38,6 @@ class World(Account):
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         resources = RESOURCES[: rng.randint(1, 3)]
-        capped = [name for name in STAGES if rng.random() < 0.3]
-        bounds = {name: (low := rng.randint(0, 2), rng.randint(max(low, 1), 3)) for name in capped}
         limits = Limits(
             slots={name: rng.choice((0, 1, 1, 2, 3, 5)) for name in resources},
             stages=STAGES,
@@ -47,7 +45,6 @@ class World(Account):
             budget=rng.choice((None, rng.randint(0, 20), rng.randint(0, 60), rng.randint(0, 200))),
             offer_cost=rng.choice((0, rng.randint(0, 12))),
             max_items=rng.choice((None, None, rng.randint(1, 4))),
-            stage_slots=bounds,
             holds=rng.random() < 0.5,
             validations=rng.choice((1, 1, 2, 3)),
         )
@@ -64,6 +61,8 @@ class World(Account):
         self.broken = False
         self.scheduler = Scheduler(self.limits, version=self.version, spent=self.spent)
         self._go(self.scheduler.begin())
+        if rng.random() < 0.6:
+            self.feed(self._workers())
 
     # -- events in, instructions out --------------------------------------------------------------------------------
 
@@ -129,7 +128,9 @@ class World(Account):
             self.nothing_yet, self.exhausted = bool(self.lives), not self.lives
             return ev.NothingYet(item)
         holds = self.limits.holds and self.rng.random() < 0.05
-        life = Life(item, self.version, self.version, self._held_stage() if holds else self._stage("rollout"))
+        first = "rollout" if self.rng.random() < 0.9 else "propose"
+        life = Life(item, self.version, self.version, self._held_stage() if holds else self._stage(first))
+        self.begin_in = life.stage.name
         self.enter(life)
         return ev.ItemOffered(item, life.stage)
 
@@ -235,7 +236,8 @@ class World(Account):
         commits = name == "validate" or rng.random() < 0.1
         then = rng.choice((0, 0, 3, 6))
         shared = rng.choice((0, then)) if self.limits.holds else 0
-        return Stage(name, samples, then=then, commits=commits, shared=shared, judged=rng.random() < 0.8)
+        judged, settles = rng.random() < 0.8, rng.random() < 0.2
+        return Stage(name, samples, then=then, commits=commits, settles=settles, shared=shared, judged=judged)
 
     # -- what may happen --------------------------------------------------------------------------------------------
 
@@ -276,18 +278,20 @@ class World(Account):
                 resource = tuple(self.slots)[pick % len(self.slots)]
                 self.slots[resource] = size
                 self.feed(ev.SlotsChanged(resource, size))
-            case "stage slots change" if self.stage_caps:
-                stage = tuple(self.stage_caps)[pick % len(self.stage_caps)]
-                low, high = self.limits.stage_slots[stage]
-                self.stage_caps[stage] = sorted((low, size, high))[1]
-                self.feed(ev.StageSlotsChanged(stage, size))
+            case "workers change":
+                self.feed(self._workers())
             case "offer cost changes":
                 self.offer_cost = pick % 13
                 self.feed(ev.OfferCostChanged(self.offer_cost))
             case "stop" if pick < 10:
-                self.stop(cancel=size > 2)
+                self.stop(cancel=size > 2, settle=size > 3)
             case "the impossible":
                 self.illegal(pick)
+
+    def _workers(self) -> ev.Event:
+        """Other stages have a cap now, and other ones."""
+        self.caps = {name: self.rng.randint(1, 3) for name in STAGES if self.rng.random() < 0.4}
+        return ev.WorkersChanged(dict(self.caps))
 
     def grow(self, entries: int, *, anchors: bool) -> None:
         self.version += entries
@@ -296,12 +300,12 @@ class World(Account):
             life.anchor = life.judged = self.version
         self.feed(ev.PoolUpdated(self.version, anchors))
 
-    def stop(self, *, cancel: bool) -> None:
+    def stop(self, *, cancel: bool, settle: bool = False) -> None:
         self.stopping = True
         self.reason = f"stop {self.rng.random()}"
-        if cancel and not self.cancelled:
-            self.cancel()
-        self.feed(ev.StopRequested(self.reason, cancel=cancel))
+        if cancel and (not self.cancelled or (self.settling and not settle)):
+            self.cancel(settle=settle)
+        self.feed(ev.StopRequested(self.reason, cancel=cancel, settle=settle))
         assert self.scheduler.stop_reason == self.reason
 
     def illegal(self, pick: int) -> None:
@@ -340,14 +344,11 @@ class World(Account):
         self.check_books()
 
     def drain(self) -> None:
-        """Let everything end that is under way: nothing is left, and every item had its one end."""
+        """Let everything end that is under way, by however few workers: all is done, and every item had its one end."""
         self.draining = True
         for resource in tuple(self.slots):
             self.slots[resource] += 1
             self.feed(ev.SlotsChanged(resource, self.slots[resource]))
-        for stage in self.stage_caps:
-            self.stage_caps[stage] = self.limits.stage_slots[stage][1]
-            self.feed(ev.StageSlotsChanged(stage, 99))
         self.stop(cancel=False)
         while self.pending or self.running():
             if self.pending:
@@ -359,7 +360,7 @@ class World(Account):
 
 #: What happens, and how often beside the others.
 WEIGHTS = {"sample finishes": 12, "sample fails": 1, "late answer": 6, "pool grows": 3, "slots change": 1}
-WEIGHTS |= {"stage slots change": 1, "offer cost changes": 1, "plan changes": 1, "stop": 1, "the impossible": 1}
+WEIGHTS |= {"workers change": 1, "offer cost changes": 1, "plan changes": 1, "stop": 1, "the impossible": 1}
 #: No shrinking: a smaller seed is another world, not a simpler one.
 LENIENT = settings(deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
 NUMBERS, SIZES, SEEDS = (st.integers(0, most) for most in (99, 6, 2**32))

@@ -28,6 +28,15 @@ def test_the_line_tells_the_calls_of_reflective_datasets_beside_the_budget():
     assert describe(replace(HALFWAY, feedback_calls=72)).startswith("flash: 250/1000 calls (+72 for feedback) | best")
 
 
+def test_the_line_tells_who_is_at_work_of_how_many_where_that_is_limited():
+    workers = {"rollout": None, "propose": 16, "gate": 16, "merge": 4, "validate": 8}
+    at_work = {"rollout": 7, "propose": 3, "gate": 0, "merge": 0, "validate": 8}
+    finished = {"rollout": 20, "propose": 12, "gate": 9, "merge": 0, "validate": 0}
+    line = describe(replace(HALFWAY, workers=workers, at_work=at_work, finished=finished))
+    assert "(1 merged, +4 discarded) | workers propose 3/16, gate 0/16, validate 8/8 | 5 min" in line
+    assert "workers" not in describe(replace(HALFWAY, workers=dict.fromkeys(workers), at_work=at_work))
+
+
 class Terminal(io.StringIO):
     """A terminal that remembers what was written."""
 
@@ -135,3 +144,14 @@ def test_a_run_that_ends_before_its_first_snapshot_still_leaves_its_line(termina
     terminal = terminal()
     ProgressLine().flashevolve_run_finished(at(0.1))
     assert "ended after 0 s" in terminal.getvalue()
+
+
+def test_a_server_that_does_not_answer_is_told_instead_of_the_time_left():
+    away = replace(HALFWAY, outage=12.4, outage_reason="ConnectionResetError: reset")
+    assert describe(away).endswith("| server not answering for 12 s: ConnectionResetError: reset")
+    assert "answering" not in describe(away, left=False)
+
+
+def test_abandoned_calls_are_told_only_if_there_are_any():
+    assert "| 2 calls abandoned |" in describe(replace(HALFWAY, abandoned=2))
+    assert "abandoned" not in describe(HALFWAY)

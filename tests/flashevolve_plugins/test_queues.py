@@ -10,13 +10,17 @@ STAGES = ("rollout", "gate", "validate")
 
 
 class Queues(StageQueues):
-    """Whose items wait until they are said not to, and whose stages may start until they are said not to."""
+    """Whose items wait until they are said not to, and whose stages have room until they are said to be full."""
 
     def __init__(self) -> None:
         self.gone: set[tuple[int, str]] = set()
+        self.back: set[tuple[int, str]] = set()
         self.full: set[str] = set()
         super().__init__(
-            STAGES, lambda item, stage: (item, stage) not in self.gone, lambda stage: stage not in self.full
+            STAGES,
+            lambda item, stage: (item, stage) not in self.gone,
+            lambda item, stage: (item, stage) not in self.gone | self.back,
+            self.full,
         )
 
 
@@ -73,16 +77,41 @@ def test_an_item_pushed_twice_goes_once() -> None:
     assert queues.first() is None
 
 
-def test_a_stage_that_may_not_start_is_passed_over_and_keeps_its_items() -> None:
+def test_a_full_stage_is_passed_over_and_keeps_its_items() -> None:
     queues = Queues()
     queues.push("validate", 1)
     queues.push("rollout", 2)
-    queues.full = {"validate"}
+    queues.full.add("validate")
     assert queues.first() == 2
-    queues.full = {"validate", "rollout"}
+    queues.full.add("rollout")
     assert queues.first() is None
     queues.full.clear()
     assert queues.first() == 1
+
+
+def test_in_a_full_stage_those_go_on_that_have_begun_it_the_oldest_first() -> None:
+    queues = Queues()
+    for item in (1, 2, 3, 4):
+        queues.push("validate", item)
+    for item in (4, 2):
+        queues.push_begun("validate", item)
+    assert queues.first() == 1
+    queues.full.add("validate")
+    assert queues.first() == 2
+    queues.gone.add((2, "validate"))
+    assert queues.first() == 4
+    queues.full.clear()
+    assert queues.first() == 1
+
+
+def test_an_item_that_is_back_in_a_full_stage_has_to_begin_it_anew() -> None:
+    queues = Queues()
+    for item in (1, 2):
+        queues.push("gate", item)
+        queues.push_begun("gate", item)
+    queues.full.add("gate")
+    queues.back.add((1, "gate"))
+    assert queues.first() == 2
 
 
 def test_an_empty_queue_has_no_first() -> None:

@@ -111,15 +111,18 @@ def test_the_seed_score_is_the_first_and_the_best_score_the_highest() -> None:
 
 
 def test_the_schedulers_state_is_in_the_snapshot() -> None:
-    scheduler = _scheduler(stage_slots={"rollout": (1, 1)})
+    scheduler = _scheduler(slots={"task": 1, "reflection": 1})
     (offer,) = scheduler.begin()
     assert offer == ev.OfferItem(1)
+    scheduler.handle(ev.WorkersChanged({"rollout": 1}))
     stage = Stage("rollout", tuple(Sample(_nothing, "task", cost=4) for _ in range(3)))
     scheduler.handle(ev.ItemOffered(1, stage))
     scheduler.handle(ev.PoolUpdated(2))
     snapshot = Meter(START).snapshot(START, scheduler)
     assert (snapshot.items, snapshot.version, snapshot.reserved, snapshot.spent) == (1, 2, 12, 0)
     assert snapshot.busy == {"task": 1, "reflection": 0}
+    assert snapshot.workers == {"rollout": 1, "validate": None}
+    assert (snapshot.at_work, snapshot.finished) == ({"rollout": 1, "validate": 0}, {"rollout": 0, "validate": 0})
     assert (snapshot.running, snapshot.waiting) == ({"rollout": 1, "validate": 0}, {"rollout": 2, "validate": 0})
 
 

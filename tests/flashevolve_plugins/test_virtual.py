@@ -11,7 +11,7 @@ import pytest
 from virtual_items import STAGES, Watching, full_item, make_limits, make_stage, one_second, run_host, several
 
 from flashevolve_plugins._driver import SNAPSHOT_EVERY
-from flashevolve_plugins._events import OfferCostChanged, SlotsChanged, StageSlotsChanged
+from flashevolve_plugins._events import OfferCostChanged, SlotsChanged, WorkersChanged
 from flashevolve_plugins._model import (
     Limits,
     Outcome,
@@ -105,22 +105,21 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_do_not() -> None:
     assert run(1) != run(2)
 
 
-def test_more_slots_and_stage_caps_take_effect_while_the_run_goes_on() -> None:
-    driver = VirtualDriver(make_limits(1, stage_slots={"rollout": (1, 2)}))
+def test_more_slots_and_fewer_workers_take_effect_while_the_run_goes_on() -> None:
+    driver = VirtualDriver(make_limits(1))
 
     def body(number: int) -> Body:
         yield make_stage("rollout", 2, one_second)
         if number == 1:
             driver.tell(SlotsChanged("task", 4))
-        if number == 2:
-            driver.tell(StageSlotsChanged("rollout", 0))
-        if number == 3:
+            driver.tell(WorkersChanged({"rollout": 1}))
+        if number == 4:
             driver.tell(OfferCostChanged(1))
         return Outcome(Terminal.REJECTED, "not better")
 
-    records = run_host(driver, several(3, body))
-    # Item 1 alone in 1 slot: 2. Item 2 in 4 slots, at most 2 rollouts at once: 3. Item 3 with one rollout at once: 5.
-    assert [record.ended for record in records] == [2, 3, 5]
+    records = run_host(driver, several(4, body))
+    # Item 1 alone in 1 slot: 2. Then 4 slots, in which three rollouts would go on side by side, but one worker.
+    assert [record.ended for record in records] == [2, 3, 4, 5]
 
 
 # -- cost per event -------------------------------------------------------------------------------------------------
