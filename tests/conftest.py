@@ -1,10 +1,10 @@
-"""What every test gets: no leaked threads, reproducible property-based tests, and the path of the source."""
+"""What every test gets: no leaked threads, reproducible property-based tests, the source's path, the fault table."""
 
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUR_PREFIX = "flashevolve"
+Tell = Callable[..., None]
 JOIN_SECONDS = 5.0
 
 
@@ -29,6 +30,24 @@ JOIN_SECONDS = 5.0
 def source_root() -> Path:
     """The root of the checkout, which is not on the import path."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def fault_page(source_root: Path) -> str:
+    """The page that lists every fault."""
+    return (source_root / "docs" / "reliability.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tell(fault_page: str) -> Tell:
+    """Says what a test saw of a fault, and fails unless the page says the same and nothing was lost."""
+
+    def tell(fault: str, *, tries: int, outcome: str, lost: int) -> None:
+        assert lost == 0, f"{fault}: {lost} lost of {tries} tries"
+        row = f"| {fault} | {tries} | {outcome} | {lost} |"
+        assert row in fault_page, f"docs/reliability.md has no row {row}"
+
+    return tell
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +62,19 @@ def no_leaked_threads() -> Iterator[None]:
     leaked = sorted(thread.name for thread in suspects if thread.is_alive())
     if leaked:
         pytest.fail(f"The test left {len(leaked)} thread(s) running: {', '.join(leaked)}.", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_handler_stays() -> Iterator[None]:
+    """Fail a test that leaves a signal to a handler of its own: a later test's Ctrl-C would be lost in it."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    after = [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+    assert after == before, "The test left a signal handler behind."
 
 
 def _must_end(thread: threading.Thread) -> bool:

@@ -169,7 +169,7 @@ class Online(Results):
         right = 0.0
         for each in results:  # as the host adds up: sum() rounds otherwise
             right += each["accuracy"] * each["total"]
-        return right / sum(int(each["total"]) for each in results)
+        return right / (sum(int(each["total"]) for each in results) or 1)  # none, if the run was stopped before
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,8 @@ class Online(Results):
         accuracy = self._test_accuracy(len(self._windows))
         windows, errors = [], []
         for window in self._windows:
-            assert window.result is not None  # noqa: S101 - the run is over
+            if window.result is None:  # the run was stopped before
+                continue
             result, error_log = window.result
             windows.append(
                 {

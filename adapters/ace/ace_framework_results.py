@@ -8,6 +8,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flashevolve_plugins._redact import redact
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,13 +49,14 @@ class Results:
 
     def failed(self, turn: Turn, error: BaseException | str) -> None:
         """Warn, and count it."""
-        why = error if isinstance(error, str) else f"{type(error).__name__}: {str(error)[:200]}"
+        why = redact(error if isinstance(error, str) else f"{type(error).__name__}: {redact(str(error))[:200]}")
         logger.warning("Sample %s of epoch %s failed: %s", turn.step, turn.epoch, why)
-        self._failures.append((turn.epoch, turn.step, str(error)[:100]))
+        self._failures.append((turn.epoch, turn.step, redact(str(error))[:100]))
 
     def dropped(self, error: Exception) -> None:
         """Warn of an operation that could not be applied, of a curation for several samples."""
-        logger.warning("An operation for several samples was dropped: %s: %s", type(error).__name__, str(error)[:200])
+        why = redact(str(error))[:200]
+        logger.warning("An operation for several samples was dropped: %s: %s", type(error).__name__, why)
 
     def finish(self) -> list[Any]:
         """All results."""

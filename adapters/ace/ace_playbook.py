@@ -12,6 +12,7 @@ from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins.adapters.ace.embeddings import KeptEmbeddings
 from flashevolve_plugins.adapters.ace.host import (
     CURATE,
+    EMBED,
     FEEDBACK,
     GENERATE,
     LOCAL,
@@ -106,7 +107,7 @@ class AcePlaybook:
     def learn(self, turn: Turn) -> Calls:
         """Generate, get feedback, reflect."""
         ace, sample = self.ace, turn.sample
-        started = time.time()
+        started = time.monotonic()
         generation = yield self._call(
             GENERATE, ace.generator, lambda book: ace.generator.generate(sample, book), cost=1
         )
@@ -138,7 +139,7 @@ class AcePlaybook:
         embeddings = self._embeddings
         if embeddings is not None:
             texts = [each.content.strip() for each in delta.operations]
-            yield Call("embed", lambda _: embeddings.prepare(texts), self._embeds_in(curator), reads=False)
+            yield Call(EMBED, lambda _: embeddings.prepare(texts), self._embeds_in(curator), reads=False)
         return Delta(delta.operations, (delta.helpful_ids, delta.harmful_ids))
 
     def _embeds_in(self, curator: Any) -> str:
@@ -263,7 +264,7 @@ class AcePlaybook:
             playbook_size=len(ace.playbook),
             playbook_tokens=ace.playbook.approx_tokens(),
             diagnosis=content.reflection.diagnosis,
-            latency_s=round(time.time() - content.started, 4),
+            latency_s=round(time.monotonic() - content.started, 4),
             **used,
         )
 

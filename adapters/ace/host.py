@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TASK, REFLECTION, LOCAL = "task", "reflection", "local"
 GENERATE, FEEDBACK, REFLECT, CURATE, APPLY = "generate", "feedback", "reflect", "curate", "apply"
-HOLD = "hold"
+HOLD, EMBED = "hold", "embed"
 
 
 @dataclass(frozen=True)

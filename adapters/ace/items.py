@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._model import Discarded, Evidence, Outcome, Patch, Sample, Stage, Terminal
-from flashevolve_plugins.adapters.ace.host import APPLY, HOLD, LOCAL, Delta
+from flashevolve_plugins.adapters.ace.host import APPLY, CURATE, EMBED, HOLD, LOCAL, Delta
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -33,19 +33,12 @@ def merge_body(session: Session, number: int, lessons: Sequence[Lesson]) -> Body
 def extra_body(extra: Extra) -> Body:
     """Run calls that change nothing, all at once."""
     samples = tuple(
-        Sample(partial(_caught, each.function), each.resource, cost=each.cost, seconds=each.seconds)
+        Sample(partial(each.function, None), each.resource, cost=each.cost, seconds=each.seconds, catches=True)
         for each in extra.calls
     )
     results = yield Stage(extra.calls[0].stage, samples, judged=False)
     extra.finish(results)
     return Outcome(Terminal.SKIPPED, extra.name)
-
-
-def _caught(function: Any) -> Any:
-    try:
-        return function(None)
-    except Exception as error:  # noqa: BLE001 - it is told in the place of a result
-        return error
 
 
 class _Reading:
@@ -85,7 +78,8 @@ def _calls(session: Session, calls: Calls) -> Generator[Stage, list[Any], tuple[
             call = calls.send(given)
         except StopIteration as end:
             return end.value, view
-        ((seen, given),) = yield Stage(call.stage, (_Reading(session, call).sample(),), judged=False)
+        settles = call.stage in {CURATE, EMBED}  # what it takes from here is soon in the playbook
+        ((seen, given),) = yield Stage(call.stage, (_Reading(session, call).sample(),), judged=False, settles=settles)
         view = seen if call.reads else view
 
 

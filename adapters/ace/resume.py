@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins._whole_file import plain, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ class StateFile:
         differing = [what for what, value in self._fingerprint.items() if run.get(what) != value]
         if differing:
             raise UsageError(
-                f"{str(self._path)!r} belongs to a run with {OTHER[differing[0]]}: name another run_dir, or move the "
+                f"{str(self._path)!r} belongs to a run with {OTHER[differing[0]]}: name another directory, or move the "
                 "file away to begin anew."
             )
         self.done = set(done)
@@ -113,19 +113,11 @@ class StateFile:
     def _write(self, host: PlaybookHost) -> None:
         began = time.monotonic()
         state = {"schema": SCHEMA, "run": self._fingerprint, "done": sorted(self.done), "state": host.dump()}
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}-{id(self)}")
         try:
-            text = json.dumps(state, ensure_ascii=False, default=_plain)
-            new.write_text(text, encoding="utf-8", errors="backslashreplace")
-            new.replace(self._path)
+            text = json.dumps(state, ensure_ascii=False, default=plain)
+            write_whole(self._path, text.encode("utf-8", "backslashreplace"))
         finally:
-            new.unlink(missing_ok=True)
             self._next = time.monotonic() + max(EVERY, SHARE * (time.monotonic() - began))
-
-
-def _plain(value: Any) -> Any:
-    """A number or a truth value of numpy's as Python's own; of anything else, what it looks like."""
-    return value.item() if hasattr(value, "item") else repr(value)
 
 
 def _fingerprint(host: PlaybookHost) -> dict[str, Any]:

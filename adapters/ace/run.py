@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins._audit import with_item_file
 from flashevolve_plugins._connection import require_connections
 from flashevolve_plugins._decisions import Reflector
+from flashevolve_plugins._errors import UsageError
 from flashevolve_plugins._model import Limits, PoolEntry
 from flashevolve_plugins._pool import Pool
+from flashevolve_plugins._redact import register_secrets_of
+from flashevolve_plugins._run_dir import Lock, require_writable
+from flashevolve_plugins._stopping import Stopping
 from flashevolve_plugins.adapters.ace.host import (
     APPLY,
     CURATE,
+    EMBED,
     FEEDBACK,
     GENERATE,
     HOLD,
@@ -33,7 +38,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flashevolve_plugins")
 
 #: Later ones first: what is nearest to the playbook. Metrics wait for everything else.
-STAGES = ("metrics", GENERATE, "validate", FEEDBACK, REFLECT, HOLD, CURATE, "embed", APPLY)
+STAGES = ("metrics", GENERATE, "validate", FEEDBACK, REFLECT, HOLD, CURATE, EMBED, APPLY)
+#: Options of the other hosts, and what ACE does instead.
+UNUSED = {
+    "rollouts": "learns from each try",
+    "speculate": "has no gates and no validations to leave early",
+    "remember_rejected": "rejects nothing",
+}
 SLOTS = 16  # where the run names no number
 
 
@@ -49,14 +60,33 @@ def run_under_flash(host: PlaybookHost, flash: Flash) -> Any:
 
     Raises:
         BackendError: a server that is not there, or nothing but failures.
-        UsageError: a run directory that belongs to another run.
+        UsageError: a run directory that belongs to another run, or is in use; an option that ACE has no use for.
+        RunStopped: the run was stopped, and is to raise then.
     """
-    if flash.check_connection:
-        require_connections(host.urls)
-    state = StateFile(str(flash.run_dir), host) if flash.run_dir is not None else None
+    if flash.stop_score is not None:
+        raise UsageError("stop_score does not go with ACE, which has no validation score to stop at: drop it.")
+    flash.refuse(host.name, UNUSED)
+    register_secrets_of(getattr(host, "ace", None))
+    with Stopping(flash, None if flash.run_dir is None else str(flash.run_dir), drain=False) as stopping:
+        if flash.check_connection:
+            require_connections(host.urls)
+        if flash.run_dir is None:
+            result = _run_with(None, host, flash, stopping)
+        else:
+            run_dir = str(flash.run_dir)
+            require_writable(run_dir)
+            with Lock(run_dir):
+                result = _run_with(StateFile(run_dir, host), host, flash, stopping)
+        stopping.require_none(lambda: (host.entries(), None))
+        return result
+
+
+def _run_with(state: StateFile | None, host: PlaybookHost, flash: Flash, stopping: Stopping) -> Any:
     driver = with_item_file(flash, None, host=host.name).open_driver(_limits(host, flash, state), pool=_pool(host))
     try:
         with driver:
+            if not flash.lockstep:
+                stopping.watch(driver)
             _run(host, flash, driver, state)
     finally:
         flash.last_run = driver.snapshot()
@@ -72,7 +102,7 @@ def _run(host: PlaybookHost, flash: Flash, driver: Driver, state: StateFile | No
         lockstep=flash.lockstep,
         check_connection=flash.check_connection,
     )
-    driver.reflector = Reflector(REFLECTION if host.reflects_elsewhere else TASK, host.ask)
+    driver.decisions.reflector = Reflector(REFLECTION if host.reflects_elsewhere else TASK, host.ask)
     driver.tick = session.tick
     for entry in driver.pool.entries:
         driver.policies.pool_updated(entry)
@@ -81,7 +111,8 @@ def _run(host: PlaybookHost, flash: Flash, driver: Driver, state: StateFile | No
         while (ended := driver.next_ended()) is not None:
             driver.recorded(ended, counted=session.tell(ended))
         session.settle_failures()
-        session.require_all_begun()
+        if driver.stopping is None or driver.stopping.reason is None:
+            session.require_all_begun()
     finally:
         if state is not None and not session.applying:
             state.write(host)

@@ -18,8 +18,8 @@ from flashevolve_plugins.adapters.ace.items import extra_body, merge_body, turn_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashevolve_plugins._bodies import Body
-    from flashevolve_plugins._driver import Driver, Ended
+    from flashevolve_plugins._bodies import Body, Ended
+    from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._model import ItemRecord
     from flashevolve_plugins._policies import Batch
     from flashevolve_plugins.adapters.ace.host import Delta, Extra, Lesson, PlaybookHost, Turn

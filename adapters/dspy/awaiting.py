@@ -1,96 +1,66 @@
-"""Metrics that are `async def`: awaited on one event loop for the whole run, so that they may share clients."""
+"""Metrics that are `async def`: awaited on the run's event loop, so that they may share clients with the program."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from anyio.from_thread import start_blocking_portal
+from flashevolve_plugins._event_loop import awaited, is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from anyio.from_thread import BlockingPortal
-
-T = TypeVar("T")
-THREAD_NAME = "flashevolve-metric-loop"
+    from flashevolve_plugins._event_loop import EventLoop
 
 
 @contextmanager
-def awaited_metric(adapter: Any, feedback_called: Callable[[], None]) -> Iterator[None]:
+def awaited_metric(adapter: Any, loop: EventLoop, feedback_called: Callable[[], None]) -> Iterator[None]:
     """Let a dspy adapter's metric give awaitables, for the length of the block.
 
     Whoever calls the metric waits on its own thread. The awaitable runs under that thread's context variables.
 
     Args:
         adapter: the host's live adapter; it is as it was when the block is left.
+        loop: the run's event loop.
         feedback_called: told of every metric call that a reflective dataset makes, on the thread that makes it.
     """
     metric, feedback = adapter.metric_fn, adapter.feedback_map
-    with ExitStack() as stack:
-        loop = _Loop(stack)
-        adapter.metric_fn = metric and _awaited(metric, loop)
-        adapter.feedback_map = {name: _feedback(function, loop, feedback_called) for name, function in feedback.items()}
-        try:
-            yield
-        finally:
-            loop.over = True
-            adapter.metric_fn, adapter.feedback_map = metric, feedback
-
-
-class _RunIsOverError(BaseException):
-    """Nobody waits for this metric any more: no failure of its example."""
-
-
-class _Loop:
-    """An event loop on a thread of its own, from the first awaitable until the stack is unwound."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._lock = threading.Lock()
-        self._portal: BlockingPortal | None = None
-        self.over = False
-
-    def wait(self, awaitable: Awaitable[T]) -> T:
-        """What an awaitable gives, or raises."""
-        try:
-            value, leaving = self._running().call(_outcome, awaitable)
-        except CancelledError as error:
-            raise _RunIsOverError if self.over else error from error
-        finally:
-            if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
-                awaitable.close()  # it will not be awaited any more
-        if leaving is not None:
-            raise leaving
-        return value  # type: ignore[return-value]
-
-    def _running(self) -> BlockingPortal:
-        with self._lock:
-            if self.over:
-                raise _RunIsOverError
-            if self._portal is None:
-                self._portal = self._stack.enter_context(start_blocking_portal())
-                self._portal.call(_name_thread)
-            return self._portal
-
-
-async def _outcome(awaitable: Awaitable[T]) -> tuple[T | None, BaseException | None]:
-    """What an awaitable gives, or the exception that would end the event loop under all others."""
+    adapter.metric_fn = metric and _awaited(metric, loop)
+    adapter.feedback_map = {name: _feedback(function, loop, feedback_called) for name, function in feedback.items()}
     try:
-        return await awaitable, None
-    except (KeyboardInterrupt, SystemExit) as leaving:
-        return None, leaving
+        yield
+    finally:
+        adapter.metric_fn, adapter.feedback_map = metric, feedback
 
 
-def _name_thread() -> None:
-    threading.current_thread().name = THREAD_NAME
+def metric_on(loop: EventLoop, metric: Callable[..., Any]) -> Callable[..., Any]:
+    """A metric for coroutines of this loop: awaited there, and called on a thread beside it if it may block.
+
+    Args:
+        loop: the run's event loop.
+        metric: the user's own.
+    """
+    gives_coroutines = is_async(metric)
+
+    @functools.wraps(metric)  # Flex code asks for the metric's signature
+    async def ask(*arguments: Any, **named: Any) -> Any:
+        if gives_coroutines:
+            return await awaited(metric(*arguments, **named))
+        score = await loop.beside(functools.partial(metric, *arguments, **named))
+        return await awaited(score) if inspect.isawaitable(score) else score
+
+    return ask
 
 
-def _awaited(metric: Callable[..., Any], loop: _Loop) -> Callable[..., Any]:
+def is_async_program(student: Any) -> bool:
+    """Whether a program can be called as a coroutine only: one that has a `forward` too is called as the host does."""
+    has_forward = hasattr(type(student), "forward") or "forward" in vars(student)  # asked for by name, it warns
+    return not has_forward and is_async(getattr(student, "aforward", None))
+
+
+def _awaited(metric: Callable[..., Any], loop: EventLoop) -> Callable[..., Any]:
     @functools.wraps(metric)  # Flex code asks for the metric's signature
     def awaited(*arguments: Any, **named: Any) -> Any:
         score = metric(*arguments, **named)
@@ -99,7 +69,7 @@ def _awaited(metric: Callable[..., Any], loop: _Loop) -> Callable[..., Any]:
     return awaited
 
 
-def _feedback(function: Callable[..., Any], loop: _Loop, called: Callable[[], None]) -> Callable[..., Any]:
+def _feedback(function: Callable[..., Any], loop: EventLoop, called: Callable[[], None]) -> Callable[..., Any]:
     """A predictor's feedback. The host makes it of what the metric gives, which it takes for a plain score."""
 
     def feedback(**what: Any) -> Any:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from flashevolve_plugins._event_loop import EventLoop
+
 
 class FullProgramEvaluator(DspyEvaluator):
     """The evaluator of gepa's adapter for whole programs.
@@ -37,8 +39,9 @@ class FullProgramEvaluator(DspyEvaluator):
         del item
         return self._host
 
-    def running(self) -> AbstractContextManager[None]:
+    def running(self, loop: EventLoop) -> AbstractContextManager[None]:
         """The metric is called as it is."""
+        del loop
         return nullcontext()
 
     def merge(self, parts: Sequence[EvaluationBatch]) -> EvaluationBatch:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, resolve, using
+from flashevolve_plugins._background import awaitable
 from flashevolve_plugins._errors import HostError
 from flashevolve_plugins.adapters.gepa.declare import declare, is_shipped
 from flashevolve_plugins.adapters.gepa.install import MARK, signature_with_executor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 ATTRIBUTE = "executor"
 FULL_PROGRAM = "dspy_full_program_adapter.full_program_adapter"
 
 
 def install() -> None:
-    """Wrap the constructor and ``compile`` of ``dspy.GEPA``. Calling it again changes nothing."""
+    """Wrap the constructor and ``compile`` of ``dspy.GEPA``, and add ``acompile``. Calling it again changes nothing."""
     import dspy.teleprompt.gepa.gepa as module  # noqa: PLC0415
 
     optimizer = module.GEPA
@@ -28,6 +30,7 @@ def install() -> None:
         return
     optimizer.__init__ = _with_executor(optimizer.__init__)
     optimizer.compile = _under_executor(optimizer.compile)
+    optimizer.acompile = _awaited(optimizer.compile)
     declare(functools.partial(_evaluates_as, module.DspyAdapter), _make_evaluator)
     declare(functools.partial(is_shipped, module=FULL_PROGRAM, name="DspyAdapter"), _make_full_program_evaluator)
 
@@ -57,6 +60,14 @@ def _under_executor(compile_: Callable[..., Any]) -> Callable[..., Any]:
             return compile_(self, *args, **kwargs)
 
     return wrapper
+
+
+def _awaited(compile_: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(compile_)
+    def compile_as_it_is(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.compile(*args, **kwargs)  # a subclass may have its own
+
+    return awaitable(compile_as_it_is, inspect.signature(compile_), "acompile")
 
 
 def _require_supported() -> None:

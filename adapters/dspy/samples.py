@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
+from logging import ERROR, WARNING
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
@@ -32,10 +33,17 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from dspy.utils.usage_tracker import UsageTracker
 from gepa.core.adapter import EvaluationBatch
 
+from flashevolve_plugins._event_loop import ForeignLoopError, awaited
+from flashevolve_plugins._failures import infrastructure
+from flashevolve_plugins._redact import log
+from flashevolve_plugins.adapters.dspy.awaiting import is_async_program
+from flashevolve_plugins.adapters.dspy.values import Exits, usable
+
 if TYPE_CHECKING:
     from flashevolve_plugins.adapters.dspy.callbacks import Result
 
 Kind = Literal["program", "metric"]
+Pair: TypeAlias = tuple[Any, list[Any]]
 OnFailure = Callable[[Kind, Exception], None]
 
 _failures = logging.getLogger("dspy.utils.parallelizer")  # where dspy's users look for failing examples
@@ -72,6 +80,10 @@ class ExampleEvaluator:
         self._adapter = adapter
         self._slots: Callable[..., _Built] = lru_cache(maxsize=16)(lambda *_: _Built())
         self._lock = threading.Lock()
+        self._exits = Exits()
+        self.asynchronous = is_async_program(adapter.student)
+        #: The metric for the programs' coroutines; whoever runs them says so.
+        self.ask: Callable[..., Any] | None = None
         self.traces_always = bool(getattr(adapter, "_flex_paths", ()))  # a metric of Flex code may ask for the trace
 
     def build(self, candidate: Mapping[str, str], *, traced: bool = False) -> Any:
@@ -82,6 +94,11 @@ class ExampleEvaluator:
             traced: whether the program is the one that gives pairs of a prediction and its trace.
         """
         return self._built(candidate, traced=traced)[0]
+
+    def named_predictors(self, candidate: Mapping[str, str]) -> dict[str, Any]:
+        """The predictors of the candidate's program that gives traces; none where its source does not build."""
+        program = self.build(candidate, traced=True)
+        return dict(program.named_predictors()) if hasattr(program, "named_predictors") else {}
 
     def evaluate(
         self, candidate: Mapping[str, str], example: Any, *, capture_traces: bool, on_failure: OnFailure | None = None
@@ -96,9 +113,17 @@ class ExampleEvaluator:
                 prediction counts too.
 
         Raises:
-            TypeError, ValueError: the metric's value can't be summed (None, text), as in the host.
-
+            UsageError: the metric's value can't be summed (None, text), with which the host ends too.
+            Exception: an infrastructure failure of the program or the metric: the example has not been tried.
         """
+        if self.asynchronous:
+            raise TypeError("An async program is evaluated on an event loop, by aevaluate.")
+        return _at_once(self.aevaluate(candidate, example, capture_traces=capture_traces, on_failure=on_failure))
+
+    async def aevaluate(
+        self, candidate: Mapping[str, str], example: Any, *, capture_traces: bool, on_failure: OnFailure | None = None
+    ) -> Batch:
+        """Evaluate one example as :meth:`evaluate` does; of an async program's, await program and metric."""
         report = on_failure or (lambda _kind, _error: None)
         with self._own_usage():
             traced = capture_traces or self.traces_always
@@ -106,23 +131,27 @@ class ExampleEvaluator:
             if error is not None:
                 report("program", error)
                 return self._batch(None, None, [] if capture_traces else None)
-            batch = self._run(program, example, report, traced=traced)
+            batch = await self._run(program, example, report, traced=traced)
             if not capture_traces:
                 batch.trajectories = None
             return batch
 
-    def _run(self, program: Any, example: Any, report: OnFailure, *, traced: bool) -> Batch:
-        metric = self._adapter.metric_fn  # no longer awaited once the run is over
+    async def _run(self, program: Any, example: Any, report: OnFailure, *, traced: bool) -> Batch:
+        metric = self.ask or self._adapter.metric_fn  # no longer awaited once the run is over
         running: Kind = "program"
         kept: list[Exception] = []
         token = _kept.set(kept)
         try:
-            output = program(**example.inputs())
+            output = await self._call(program, example)
             prediction, trace = output if traced else (output, [])
             running = "metric"
-            score, told = self._score(metric, example, (prediction, trace if traced else None), report)
-        except Exception as error:  # noqa: BLE001  (whatever user code raises is the example's failure)
-            _failures.error("No score for %s: its %s raised %r", example, running, error, exc_info=not traced)
+            score, told = await self._score(metric, example, (prediction, trace if traced else None), report)
+        except (Exception, SystemExit) as raised:
+            if _is_the_runs(raised):  # says nothing of the example, which is tried again
+                raise
+            error = raised if isinstance(raised, Exception) else self._exits.as_error(running, raised)
+            trace = None if traced else error
+            log(_failures, ERROR, "No score for %s: its %s raised %r", example, running, error, exc_info=trace)
             report(running, error)
             failure = dspy.Prediction(), self._adapter.failure_score
             return self._batch(None if traced else failure[0], None, [] if traced else None, (example, *failure))
@@ -130,26 +159,38 @@ class ExampleEvaluator:
             _kept.reset(token)
             for each in kept:
                 report("program", each)
-        format(round(sum([told]), 1), ".2f")  # raises on what the host's running average raises on
+        score, told = usable(metric, score), usable(metric, told)
         data = {"example": example, "prediction": prediction, "trace": trace, "example_ind": 0, "score": score}
         return self._batch(prediction, score, [data] if traced else None, (example, output, told))
 
-    def _score(self, metric: Any, example: Any, output: tuple[Any, Any], report: OnFailure) -> tuple[Any, Any]:
+    async def _call(self, program: Any, example: Any) -> Any:
+        return await awaited(program.acall(**example.inputs())) if self.asynchronous else program(**example.inputs())
+
+    async def _score(self, metric: Any, example: Any, output: tuple[Any, Any], report: OnFailure) -> tuple[Any, Any]:
         """The score of a prediction with its trace, if there is one, and what the host's `Evaluate` takes for it."""
         (prediction, trace), failure = output, self._adapter.failure_score
         traced = trace is not None
         failed = traced and isinstance(prediction, FailedPrediction)
         if not self.traces_always:
-            score = prediction.format_reward or failure if failed else metric(example, prediction, *[None] * traced)
+            if failed:
+                score = prediction.format_reward or failure
+            else:
+                score = await self._given(metric(example, prediction, *[None] * traced))
             return score, score
         if failed:
             return failure, prediction.format_reward or failure
         try:
-            return metric(example, prediction, **_metric_scoring_kwargs(metric, trace)), True
-        except Exception as error:  # noqa: BLE001  (as above, but the example keeps its trace)
-            _failures.error("No score for %s: its metric raised %r", example, error)
+            return await self._given(metric(example, prediction, **_metric_scoring_kwargs(metric, trace))), True
+        except Exception as error:
+            if _is_the_runs(error):
+                raise
+            # As above, but the example keeps its trace.
+            log(_failures, ERROR, "No score for %s: its metric raised %r", example, error)
             report("metric", error)
             return failure, True
+
+    async def _given(self, score: Any) -> Any:
+        return await score if self.ask is not None else score
 
     def _batch(self, output: Any, score: Any, trajectories: list[Any] | None, *results: Result) -> Batch:
         return Batch(**vars(self._adapter._make_evaluation_batch([output], [score], trajectories)), results=results)
@@ -162,12 +203,17 @@ class ExampleEvaluator:
                 try:
                     built.program = self._adapter.build_program(dict(candidate))
                     if traced:
-                        _give_pairs(built.program, self._adapter.failure_score, keeps_crashes=self.traces_always)
+                        (_await_pairs if self.asynchronous else _give_pairs)(built.program, self._failed(built.program))
                 except (SyntaxError, CodeInterpreterError) as error:
-                    _builds.warning("A candidate does not build, its examples get the failure score: %s", error)
+                    told = "A candidate does not build, its examples get the failure score: %s"
+                    log(_builds, WARNING, told, error)
                     built.error = error
             built.uses += 1
             return built.program, built.error
+
+    def _failed(self, program: Any) -> Callable[..., Pair]:
+        failure_score = self._adapter.failure_score
+        return partial(_failed_pair, program, failure_score, keeps_crashes=self.traces_always)
 
     def _own_usage(self) -> Any:
         """Give this example a usage tracker of its own where one is in force: each of the host's threads has one.
@@ -181,39 +227,84 @@ class ExampleEvaluator:
         return dspy.context(usage_tracker=UsageTracker())
 
 
-def _give_pairs(program: Any, failure_score: float, *, keeps_crashes: bool) -> None:
+def _is_the_runs(error: BaseException) -> bool:
+    """Whether it says nothing of the example: the server's, or of a client that belongs to another event loop."""
+    return isinstance(error, ForeignLoopError) or infrastructure(error) is not None
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Batch]) -> Batch:
+    """What a coroutine that awaits nothing gives: one code evaluates programs of both kinds."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("Batch", end.value)
+    raise AssertionError
+
+
+def _give_pairs(program: Any, failed: Callable[..., Pair]) -> None:
     """Let a program give its prediction together with the trace, as the host does while it captures traces.
 
     Args:
         program: patched in place.
-        failure_score: of an output that the adapter cannot parse.
-        keeps_crashes: whether whatever else the program raises is a failed prediction too; not so an LM's error.
+        failed: the pair of inputs and what they raised; raises what is no prediction.
     """
     forward = object.__getattribute__(program, "forward")
 
-    def traced_forward(itself: Any, **inputs: Any) -> tuple[Any, list[Any]]:
+    def traced_forward(_itself: Any, **inputs: Any) -> Pair:
         with dspy.context(trace=[]):
             try:
                 return forward(**inputs), dspy.settings.trace.copy()
-            except AdapterParseError as error:
-                author = next((each for each in itself.predictors() if each.signature == error.signature), None)
-                # The host keeps no trace where no predictor has the signature, nor (by a slip of its arithmetic)
-                # where some fields were parsed: such an example fails.
-                if author is None or error.parsed_result:
-                    raise
-                _kept.get([]).append(error)
-                failed = FailedPrediction(error.lm_response, format_reward=failure_score)
-                return failed, [*dspy.settings.trace, (author, inputs, failed)]
-            except LMError:
-                raise
-            except Exception as error:
-                if not keeps_crashes:
-                    raise
-                _kept.get([]).append(error)
-                _failures.warning("The program raised %r: this is what the reflection is shown", error)
-                return FailedPrediction(f"{type(error).__name__}: {error}"), dspy.settings.trace.copy()
+            except Exception as error:  # noqa: BLE001  (some are predictions)
+                return failed(inputs, error)
 
     program.forward = MethodType(traced_forward, program)
+
+
+def _await_pairs(program: Any, failed: Callable[..., Pair]) -> None:
+    """The same for an async program."""
+    aforward = object.__getattribute__(program, "aforward")
+
+    async def traced_aforward(_itself: Any, **inputs: Any) -> Pair:
+        with dspy.context(trace=[]):
+            try:
+                return await aforward(**inputs), dspy.settings.trace.copy()
+            except Exception as error:  # noqa: BLE001  (some are predictions)
+                return failed(inputs, error)
+
+    program.aforward = MethodType(traced_aforward, program)
+
+
+def _failed_pair(
+    program: Any,
+    failure_score: float,
+    inputs: dict[str, Any],
+    error: Exception,
+    *,
+    keeps_crashes: bool,
+) -> Pair:
+    """A failed prediction, with the trace, where the host makes one of what a program raised.
+
+    Args:
+        program: the program.
+        failure_score: of an output that the adapter cannot parse.
+        inputs: what it was called with.
+        error: what it raised; raised again if it is none.
+        keeps_crashes: whether whatever else the program raises is a failed prediction too; not so an LM's error.
+    """
+    if isinstance(error, AdapterParseError):
+        author = next((each for each in program.predictors() if each.signature == error.signature), None)
+        # The host keeps no trace where no predictor has the signature, nor (by a slip of its arithmetic)
+        # where some fields were parsed: such an example fails.
+        if author is None or error.parsed_result:
+            raise error
+        _kept.get([]).append(error)
+        failed = FailedPrediction(error.lm_response, format_reward=failure_score)
+        return failed, [*dspy.settings.trace, (author, inputs, failed)]
+    if isinstance(error, LMError) or not keeps_crashes or _is_the_runs(error):
+        raise error
+    _kept.get([]).append(error)
+    log(_failures, WARNING, "The program raised %r: this is what the reflection is shown", error)
+    return FailedPrediction(f"{type(error).__name__}: {error}"), dspy.settings.trace.copy()
 
 
 def merge(batches: Sequence[Any]) -> Batch:

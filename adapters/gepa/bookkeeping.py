@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flashevolve_plugins.adapters.gepa.state_file import StateWriter
+from flashevolve_plugins.adapters.gepa.tree_page import draw_tree
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -57,9 +60,13 @@ class Bookkeeping:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        #: Called before the state file is written: what is kept of the items in it must be on disk by then.
+        self.saving: Callable[[], None] = lambda: None
+        #: Called when the state file is up to date.
+        self.saved: Callable[[], None] = lambda: None
         self._state: Any = None
         self._kind: Any = None
-        self._unsaved = self._undrawn = False
+        self._unsaved = self._undrawn = self._ended = False
         self._logs: list[Callable[[], None]] = []
         self._state_share, self._log_share, self._tree_share = Share(STATE_SHARE), Share(LOG_SHARE), Share(TREE_SHARE)
 
@@ -70,10 +77,11 @@ class Bookkeeping:
         dictionary, which is what the host writes, knows nothing of it.
         """
         self._state, self._kind, self._unsaved = state, type(state), True
-        kind = self._kind
+        kind, self._writer = self._kind, StateWriter(type(state))
 
         def save(state: Any, run_dir: str | None, **options: Any) -> None:
             if state is self._state and run_dir == self._engine.run_dir:
+                self._unsaved |= self._ended  # the host's last act
                 self.save()
             else:
                 kind.save(state, run_dir, **options)
@@ -103,13 +111,15 @@ class Bookkeeping:
         engine = self._engine
         if engine.run_dir is None:
             return
-        if self._unsaved and self._state_share.free:
+        if self._unsaved and (self._state_share.free or self._ended):
             self._logs.clear()
             with self._state_share.taken():
+                self.saving()
                 engine._sync_adapter_state_to_state(self._state)
-                self._kind.save(self._state, engine.run_dir, use_cloudpickle=engine.use_cloudpickle)
+                self._writer.write(self._state, engine.run_dir, use_cloudpickle=engine.use_cloudpickle)
             self._unsaved = False
-        if self._logs and self._log_share.free:
+            self.saved()
+        if self._logs and (self._log_share.free or self._ended):
             with self._log_share.taken():
                 for write in self._logs:
                     write()
@@ -120,13 +130,18 @@ class Bookkeeping:
         self._undrawn = not self._tree_share.free
         if not self._undrawn:
             with self._tree_share.taken():
-                self._engine._log_candidate_tree(state)
+                draw_tree(self._engine, state)
 
     def end(self) -> None:
-        """Give the state back to the host, whose last act is to save it, and draw the last tree."""
-        if self._state is None:
+        """From now on everything is written when the host writes it; draw the last tree."""
+        if self._state is None or self._ended:
             return
-        self._state.__class__ = self._kind
+        self._ended = True
         if self._undrawn:
-            self._engine._log_candidate_tree(self._state)
-        self._state = None
+            draw_tree(self._engine, self._state)
+
+    def release(self) -> None:
+        """Give the state back to the host."""
+        if self._state is not None:
+            self._state.__class__ = self._kind
+            self._state = None

@@ -11,6 +11,13 @@ from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from flashevolve_plugins._errors import UsageError
 
+STATE_FILE = "gepa_state.bin"
+
+# Where leaving stages early has been measured to pay: see "Stages left early" in docs/benchmarks.md.
+MANY_VALIDATIONS = 25  # in a budget; with a smaller one each merge should hold more instead of coming sooner
+FEW_ROUNDS = 4  # of the slots in a validation; with more of them its slowest answers matter little
+ENOUGH_EXAMPLES = 50  # for a part of a validation to say much
+
 
 def max_metric_calls(engine: Any) -> int | None:
     """The most metric calls that the host's stoppers allow, or ``None`` if none of them counts calls."""
@@ -46,37 +53,50 @@ class Costs:
         """What a run needs for one proposal that is validated."""
         return self.seed + self.proposal + self.validation
 
+    def favour_speculation(self, limit: int | None, slots: int) -> bool:
+        """Whether stages are better left early.
 
-def require_budget(engine: Any, calls_per_example: int) -> Costs:
+        Args:
+            limit: metric calls in all, or ``None`` for no limit.
+            slots: examples evaluated at once.
+        """
+        enough = limit is None or limit >= MANY_VALIDATIONS * self.validation
+        return enough and ENOUGH_EXAMPLES <= self.validation <= FEW_ROUNDS * slots
+
+
+def require_budget(engine: Any, calls_per_example: int, rollouts: int = 1) -> Costs:
     """What the run's pieces cost.
 
     Args:
         engine: the host's engine.
         calls_per_example: metric calls that one example of a rollout or a gate takes at most.
+        rollouts: how often every example is evaluated.
 
     Raises:
         UsageError: the budget of a new run cannot pay for the seed's validation, one proposal and its validation.
     """
     proposer, valset, policy = engine.reflective_proposer, engine.valset, engine.val_evaluation_policy
     seed_ids = getattr(policy, "get_seed_eval_batch", None)
-    seed = len(valset.all_ids()) if seed_ids is None else len(seed_ids(valset))
-    validation = seed if type(policy) is FullEvaluationPolicy else 1  # a policy of its own says how much when asked
+    seed = (len(valset.all_ids()) if seed_ids is None else len(seed_ids(valset))) * rollouts
+    validation = (
+        seed if type(policy) is FullEvaluationPolicy else rollouts
+    )  # a policy of its own says how much when asked
     strategy = proposer.sampling_strategy
     tasks = getattr(strategy, "n", 1) * getattr(strategy, "p", 1)
     minibatch = getattr(proposer.batch_sampler, "minibatch_size", 1)
     if not isinstance(proposer.batch_sampler, EpochShuffledBatchSampler):  # which repeats examples to fill it
         minibatch = min(minibatch, max(len(proposer.trainset), 1))
-    costs = Costs(seed, validation, 2 * tasks * minibatch * calls_per_example)
+    costs = Costs(seed, validation, 2 * tasks * minibatch * calls_per_example * rollouts)
     limit = max_metric_calls(engine)
     if limit is not None and limit < costs.least and not resumes(engine):
         raise UsageError(
             f"max_metric_calls={limit} cannot pay for the seed's validation ({seed}), one proposal "
             f"({costs.proposal}) and its validation ({validation}): raise it to at least {costs.least}, or use a "
-            "smaller valset."
+            f"smaller valset{'' if rollouts == 1 else ' or fewer rollouts'}."
         )
     return costs
 
 
 def resumes(engine: Any) -> bool:
     """Whether the host goes on from a state file: a spent budget then ends the run with what the file holds."""
-    return engine.run_dir is not None and (Path(engine.run_dir) / "gepa_state.bin").exists()
+    return engine.run_dir is not None and (Path(engine.run_dir) / STATE_FILE).exists()

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gepa.core.adapter import EvaluationBatch, default_batch_evaluate
 
+from flashevolve_plugins._content import describe
 from flashevolve_plugins._errors import UnknownNameError, UsageError
+from flashevolve_plugins._event_loop import awaited, is_async
+from flashevolve_plugins._keeping import pickled
 from flashevolve_plugins.adapters.gepa.declare import DECLARATION, declared_evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from flashevolve_plugins._event_loop import EventLoop
     from flashevolve_plugins._flash import Granularity
 
 logger = logging.getLogger("flashevolve_plugins")
 
 DEFAULT_SLOTS = 8
+SCORERS = ("evaluator", "metric", "metric_fn")  # attributes of adapters that hold a function which scores
 MEANINGS: dict[Granularity, str] = {
     "example": "example by example",
     "batch": "batch by batch",
@@ -32,6 +38,8 @@ class Evaluator(Protocol):
     """Evaluates for one run. ``evaluate`` runs in a slot; the rest on the caller's thread."""
 
     granularity: Granularity
+    #: Whether ``evaluate`` gives coroutines, to be awaited on the run's event loop; lockstep does not ask.
+    asynchronous: bool
     #: The host's own number of evaluations at once.
     slots: int
     #: Whether the adapter's own proposer may be called from several threads at once.
@@ -54,12 +62,15 @@ class Evaluator(Protocol):
     feedback_calls: int
 
     @property
-    def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:
-        """The adapter's own evaluation of several (candidate, batch) pairs in one call, where batches stay whole."""
+    def batch_evaluate(self) -> Callable[[list[Any]], Any] | None:
+        """The adapter's own evaluation of several (candidate, batch) pairs in one call, where batches stay whole.
+
+        It gives a list of ``EvaluationBatch``, or where ``asynchronous`` a coroutine of one.
+        """
         ...
 
-    def running(self) -> AbstractContextManager[None]:
-        """Entered for the length of the run, lockstep or not."""
+    def running(self, loop: EventLoop) -> AbstractContextManager[None]:
+        """Entered for the length of the run, lockstep or not, with the run's event loop."""
         ...
 
     def tell(
@@ -72,12 +83,28 @@ class Evaluator(Protocol):
         """The adapter that builds an item's reflective datasets."""
         ...
 
-    def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
-        """Evaluate a candidate on a batch."""
+    def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> Any:
+        """Evaluate a candidate on a batch: an ``EvaluationBatch``, or where ``asynchronous`` a coroutine of one."""
         ...
 
     def merge(self, parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
         """Join the parts of one batch, in order."""
+        ...
+
+    def freeze(self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch) -> bytes | None:
+        """An evaluation as bytes, for a run that is taken up; ``None`` if it is not worth keeping. Runs in a slot."""
+        ...
+
+    def thaw(self, candidate: dict[str, str], batch: list[Any], frozen: bytes) -> EvaluationBatch:
+        """The evaluation again. Runs in a slot."""
+        ...
+
+    def content(self, example: Any) -> Any:
+        """What counts of an example where it is compared with those of another process: a value that is digested."""
+        ...
+
+    def identity(self) -> tuple[Any, Any, Any]:
+        """What the program, the metric and the models are, for a run that is taken up: values that are digested."""
         ...
 
 
@@ -93,6 +120,9 @@ class PlainEvaluator:
         alternatives: what its user may ask for instead of ``granularity``.
         calls_per_example: metric calls that one example takes at most.
         feedback_calls: none that we know of.
+        asynchronous: whether the adapter's ``evaluate`` is a coroutine function; its ``batch_evaluate`` is used if it
+            is one too.
+        scorers: the user's functions that score, where the adapter holds them elsewhere than usual.
     """
 
     adapter: Any
@@ -107,14 +137,22 @@ class PlainEvaluator:
     alternatives: Sequence[Granularity] = ()
     calls_per_example: int = 1
     feedback_calls: int = 0
+    asynchronous: bool = False
+    scorers: Sequence[Callable[..., Any]] = ()
 
     @property
-    def batch_evaluate(self) -> Callable[[list[Any]], list[EvaluationBatch]] | None:
+    def batch_evaluate(self) -> Callable[[list[Any]], Any] | None:
         """The adapter's own ``batch_evaluate``, where batches stay whole."""
-        return None if self.granularity == "example" else getattr(self.adapter, "batch_evaluate", None)
+        return None if self.granularity == "example" else self._batch_evaluate
 
-    def running(self) -> AbstractContextManager[None]:
+    @property
+    def _batch_evaluate(self) -> Callable[[list[Any]], Any] | None:
+        own = getattr(self.adapter, "batch_evaluate", None)
+        return own if is_async(own) == self.asynchronous else None
+
+    def running(self, loop: EventLoop) -> AbstractContextManager[None]:
         """The adapter needs nothing around a run."""
+        del loop
         return nullcontext()
 
     def tell(
@@ -127,17 +165,46 @@ class PlainEvaluator:
         del item
         return self.adapter
 
-    def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
+    def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> Any:
         """Evaluate a candidate on a batch."""
+        if self.asynchronous:
+            return self._await(candidate, batch, capture_traces=capture_traces)
         if not capture_traces:
             return self.adapter.evaluate(batch, candidate, capture_traces=False)
-        batch_evaluate = getattr(self.adapter, "batch_evaluate", None)
+        batch_evaluate = self._batch_evaluate
         items = [(candidate, batch)]
         return (default_batch_evaluate(self.adapter, items) if batch_evaluate is None else batch_evaluate(items))[0]
+
+    async def _await(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
+        if capture_traces and self._batch_evaluate is not None:
+            return (await awaited(self._batch_evaluate([(candidate, batch)])))[0]
+        return await awaited(self.adapter.evaluate(batch, candidate, capture_traces=capture_traces))
 
     def merge(self, parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
         """Join the parts of one batch, in order."""
         return merge_batches(parts)
+
+    def freeze(self, candidate: dict[str, str], batch: list[Any], evaluation: EvaluationBatch) -> bytes | None:
+        """The evaluation, pickled."""
+        del candidate, batch
+        return pickled(evaluation)
+
+    def thaw(self, candidate: dict[str, str], batch: list[Any], frozen: bytes) -> EvaluationBatch:
+        """The evaluation again."""
+        del candidate, batch
+        evaluation: EvaluationBatch = pickle.loads(frozen)  # noqa: S301 - the directory is trusted
+        return evaluation
+
+    def content(self, example: Any) -> Any:
+        """All of it."""
+        return example
+
+    def identity(self) -> tuple[Any, Any, Any]:
+        """The adapter's class, which scores as well, the evaluator that it calls, and the name of its model."""
+        model = getattr(self.adapter, "model", "")
+        own = [getattr(self.adapter, name, None) for name in SCORERS]
+        metric = [describe(each) for each in self.scorers or own if callable(each)]
+        return describe(type(self.adapter)), metric, model if isinstance(model, str) else ""
 
 
 def merge_batches(parts: Sequence[EvaluationBatch]) -> EvaluationBatch:
@@ -188,7 +255,7 @@ def evaluator_for(
         declared = "serial"
     if declared not in MEANINGS:
         raise UnknownNameError(f"{type(adapter).__name__}.{DECLARATION}", declared, MEANINGS)
-    return PlainEvaluator(adapter, declared)
+    return PlainEvaluator(adapter, declared, asynchronous=is_async(getattr(adapter, "evaluate", None)))
 
 
 def _choose(evaluator: Evaluator, name: str, asked: Granularity | None, at_once: int | None, *, lockstep: bool) -> None:

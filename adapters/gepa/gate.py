@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
 from flashevolve_plugins._model import Evidence, Outcome, Stage, Terminal
+from flashevolve_plugins._redact import redact
 from flashevolve_plugins.adapters.gepa.validation import validation_stage
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from flashevolve_plugins.adapters.gepa.recording import Recording
     from flashevolve_plugins.adapters.gepa.session import Session
+    from flashevolve_plugins.adapters.gepa.validation import Early
 
 QUEUE = "queue"
 REPEATED = "Duplicate of another candidate, which is in the pool or being validated"
@@ -59,7 +61,7 @@ def feedback_text(dataset: Any) -> str:
         for record in records
         for name, value in (("component", component), *dict(record).items())
     ]
-    text = "\n".join(lines)
+    text = redact("\n".join(lines))  # before a secret can be cut in two
     return text if len(text) <= FEEDBACK else f"{text[:FEEDBACK]}\n[cut: {len(text) - FEEDBACK} more characters]"
 
 
@@ -105,13 +107,16 @@ class Gate:
         self._chosen: list[CandidateProposal] = []
         #: What goes on, where a single proposal does.
         self.alone: Gated | None = None
+        #: Why the item should not have been made from its parent, if that has turned out.
+        self.unfounded = ""
 
-    def decide(self, gated: list[Gated], *, holds: bool) -> Any:
+    def decide(self, gated: list[Gated], *, holds: bool, validated: Early | None = None) -> Any:
         """Select as the host does, wait in the merge queue, validate.
 
         Args:
             gated: what was evaluated.
             holds: whether a proposal that goes on alone waits in the queue first.
+            validated: its validation, where that ran before the gate had ended.
 
         Returns:
             The item's outcome.
@@ -125,37 +130,46 @@ class Gate:
             before, after = (sum(scores or []) for scores in _scores(proposals))
             reason = f"subsample score {after} not better than {before}"
             return Outcome(Terminal.REJECTED, reason, evidence=gated[0].evidence)
-        fresh = [each for each in selected if _content(each) not in session.taken or _content(each) in self._own]
+        fresh = [each for each in selected if self.may_take({_content(each)})]
         if not fresh:
             self._record_selection(proposals, [])
             return Outcome(Terminal.REJECTED, REPEATED, evidence=gated[0].evidence)
         self.alone = alone = next(each for each in gated if each.proposal is fresh[0]) if len(fresh) == 1 else None
         if alone is None:
-            stage, finish, kept = validation_stage(session, [each.candidate for each in fresh], self.scope)
+            stage, finish, kept = validation_stage(session, [_with_parents(each) for each in fresh], self.scope)
             fresh = fresh[:kept]
         contents = {_content(proposal) for proposal in fresh}
         self._record_selection(proposals, fresh)
         session.take(contents)
         try:
-            if alone is not None:
-                if holds and session.holds:
-                    yield from self._wait(alone)
-                stage, finish, _ = validation_stage(session, [alone.proposal.candidate], self.scope)
-                stage = replace(stage, evidence=alone.evidence)
-            results = yield stage
+            if alone is not None and holds and session.holds:
+                yield from self._wait(alone)
+            if validated is not None:
+                finish, results = validated
+            else:
+                if alone is not None:
+                    stage, finish, _ = validation_stage(session, [_with_parents(alone.proposal)], self.scope)
+                    stage = replace(stage, evidence=alone.evidence, unfounded=self.unfounded)
+                results = yield stage
         except BaseException:
             session.leave(contents)
             raise
         for evaluation in finish(results):
             self.recording.put("validated", evaluation)
-        return Outcome(Terminal.COMMITTED)
+        return Outcome(Terminal.COMMITTED, evidence=None if alone is None else alone.evidence)
+
+    def may_take(self, contents: set[tuple[tuple[str, str], ...]]) -> bool:
+        """Whether nobody else has validated these, or is about to."""
+        return all(each not in self.session.taken or each in self._own for each in contents)
 
     def _wait(self, alone: Gated) -> Any:
         """Wait in the merge queue, where merges find the proposal under the item's number."""
         waiting, cost = self.session.waiting, self.session.validation_cost
         waiting[self._number] = alone
         try:
-            yield Stage(QUEUE, (), then=cost, holds=True, shared=cost, evidence=alone.evidence)
+            yield Stage(
+                QUEUE, (), then=cost, holds=True, shared=cost, evidence=alone.evidence, unfounded=self.unfounded
+            )
         finally:
             del waiting[self._number]
 
@@ -166,7 +180,9 @@ class Gate:
         with self.scope():
             chosen = engine.selection_strategy.select(list(proposals), state, criterion)
             self._chosen = [each for each in chosen if any(each is proposal for proposal in proposals)]
-            self.recording.put("verdicts", [criterion.should_accept(proposal, state) for proposal in proposals])
+            verdicts = [criterion.should_accept(proposal, state) for proposal in proposals]
+        self.recording.put("verdicts", verdicts)
+        self.session.reject([each for each, accepted in zip(proposals, verdicts, strict=True) if not accepted])
         unique: dict[Any, CandidateProposal] = {}
         for proposal in self._chosen:
             unique.setdefault(_content(proposal), proposal)
@@ -204,6 +220,10 @@ class _Once:
 
 def _content(proposal: CandidateProposal) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(proposal.candidate.items()))
+
+
+def _with_parents(proposal: CandidateProposal) -> tuple[dict[str, str], list[int]]:
+    return proposal.candidate, proposal.parent_program_ids
 
 
 def _subsample(evaluation: Any) -> SubsampleEvaluation:

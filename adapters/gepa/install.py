@@ -9,8 +9,16 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, current, disabled, resolve, using
+from flashevolve_plugins._background import awaitable
 from flashevolve_plugins._errors import HostError
-from flashevolve_plugins.adapters.gepa.optimize_anything import MODULE, configured, teach_config, unread
+from flashevolve_plugins._run_dir import require_writable
+from flashevolve_plugins.adapters.gepa.optimize_anything import (
+    MODULE,
+    configured,
+    require_plain,
+    teach_config,
+    unread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,23 +37,29 @@ NEEDED = {
 
 
 def install() -> None:
-    """Wrap ``gepa.optimize``, ``optimize_anything`` and ``GEPAEngine.run``. Calling it again changes nothing."""
+    """Wrap ``gepa.optimize``, ``optimize_anything`` and ``GEPAEngine.run``, and add ``gepa.aoptimize``.
+
+    Calling it again changes nothing.
+    """
     import gepa  # noqa: PLC0415
     import gepa.api  # noqa: PLC0415
 
     wrapped = with_executor(gepa.api.optimize)
     gepa.api.optimize = gepa.optimize = wrapped
+    gepa.api.aoptimize = gepa.aoptimize = awaitable(wrapped, inspect.signature(wrapped), "aoptimize")
     engine = sys.modules["gepa.core.engine"].GEPAEngine
     if not hasattr(engine.run, MARK):
         engine.run = _flash_run(engine.run)
     anything: Any = sys.modules.get(MODULE)
     if anything is not None:  # gepa before 0.1 has none
         teach_config(anything)
-        anything.optimize_anything = with_executor(anything.optimize_anything, configured)
+        anything.optimize_anything = with_executor(anything.optimize_anything, configured, require_plain)
 
 
 def with_executor(
-    function: Callable[..., Any], otherwise: Callable[[Mapping[str, Any]], Any] = lambda _: NOT_GIVEN
+    function: Callable[..., Any],
+    otherwise: Callable[[Mapping[str, Any]], Any] = lambda _: NOT_GIVEN,
+    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> Callable[..., Any]:
     """Give a function the keyword ``executor=``.
 
@@ -54,6 +68,7 @@ def with_executor(
     Args:
         function: the host's.
         otherwise: from its keyword arguments to the executor where none is given.
+        check: raises if its arguments, by name, do not go with flash; lockstep does as the host does.
     """
     if hasattr(function, MARK):
         return function
@@ -62,14 +77,29 @@ def with_executor(
     def wrapper(*args: Any, executor: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         if executor is NOT_GIVEN:
             executor = otherwise(kwargs)
+        flash = current() if executor is NOT_GIVEN else resolve(executor)
+        if flash is not None and not (flash.lockstep or disabled()):
+            check(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
+            _require_run_dir(kwargs)  # the host makes it before it comes to anything of ours
         if executor is NOT_GIVEN:
             return function(*args, **kwargs)
-        with using(resolve(executor)):
+        with using(flash):
             return function(*args, **kwargs)
 
     setattr(wrapper, MARK, True)
     wrapper.__signature__ = signature_with_executor(function)  # type: ignore[attr-defined]
     return wrapper
+
+
+def _require_run_dir(arguments: Mapping[str, Any]) -> None:
+    """The directory among a call's arguments, or in the configuration among them, can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    run_dir = arguments.get("run_dir") or getattr(getattr(arguments.get("config"), "engine", None), "run_dir", None)
+    if isinstance(run_dir, str):
+        require_writable(run_dir)
 
 
 def signature_with_executor(function: Callable[..., Any]) -> inspect.Signature:

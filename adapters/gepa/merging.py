@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gepa.core.callbacks import MergeAttemptedEvent, MergeRejectedEvent, notify_callbacks
 
 from flashevolve_plugins._model import Discarded, Outcome, Terminal
+from flashevolve_plugins.adapters.gepa import recipes
+from flashevolve_plugins.adapters.gepa.gate import REPEATED
 from flashevolve_plugins.adapters.gepa.overlay import overlay
 from flashevolve_plugins.adapters.gepa.recording import EndOfRecording, Recording, recorded
 from flashevolve_plugins.adapters.gepa.validation import Pending, Validated, validation_stage
@@ -43,6 +45,17 @@ class _View:
         self._front = state.get_pareto_front_mapping()
         self.full_program_trace: list[dict[str, Any]] = [{}]
         self.i = state.i
+
+    def kept(self) -> dict[str, Any]:
+        """What a view is made of again."""
+        return dict(vars(self))
+
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> _View:
+        """The view that was made of this."""
+        view = cls.__new__(cls)
+        view.__dict__.update(kept)
+        return view
 
     def get_pareto_front_mapping(self) -> Any:
         """The Pareto front at that time."""
@@ -90,10 +103,11 @@ class Merges:
 
     # -- offering ---------------------------------------------------------------------------------------------------
 
-    def offer(self, iteration: int, recording: Recording) -> Body | None:
+    def offer(self, number: int, iteration: int, recording: Recording) -> Body | None:
         """A merge, if the host's schedule has one due and a candidate entered the pool since the last attempt.
 
         Args:
+            number: the item's.
             iteration: the item's.
             recording: the item's; where nothing is found to merge it keeps that this was tried.
         """
@@ -111,10 +125,22 @@ class Merges:
         try:
             overlay(host, quiet).propose(view)
         except _Paused as paused:
+            if self._session.kept is not None:
+                recipe = recipes.Merge(paused.candidate, paused.ids, view.kept(), before, done)
+                self._session.kept.opened_merge(number, recipe)
             self._in_flight += 1
             recording.merge = True
             return self._body(paused.candidate, paused.ids, view, recording)
         return None
+
+    def again(self, recipe: recipes.Merge, iteration: int, recording: Recording) -> Body:
+        """A merge that was under way when the run was interrupted."""
+        view = _View.of(recipe.view)
+        view.i = iteration
+        recording.put("replay", (view, recipe.random, recipe.done))
+        self._in_flight += 1
+        recording.merge = True
+        return self._body(recipe.candidate, recipe.ids, view, recording)
 
     def _body(self, candidate: dict[str, str], ids: list[Any], view: _View, recording: Recording) -> Body:
         outcome = yield from recorded(self._evaluate(candidate, ids, view, recording), recording)
@@ -122,7 +148,10 @@ class Merges:
         return outcome
 
     def _evaluate(self, candidate: dict[str, str], ids: list[Any], view: _View, recording: Recording) -> Body:
-        session = self._session
+        session, content = self._session, {tuple(sorted(candidate.items()))}
+        taken_up = session.kept is not None and session.kept.has_state
+        if taken_up and content & session.taken.keys():  # the host has forgotten which merges it has made
+            raise Discarded(Terminal.REJECTED, REPEATED, "gate")
         pending = Pending(session, candidate, list(dict.fromkeys(ids)))
         items = [pending.batch()] if pending.missing else []
         stage, finish = session.evaluation_stage("gate", items, then=session.validation_cost, capture_traces=False)
@@ -134,8 +163,16 @@ class Merges:
         reached = sum(results.evaluation.scores_by_val_id[each] for each in ids)
         if reached < needed:
             return Outcome(Terminal.REJECTED, f"merged score {reached} worse than both parents")
-        stage, finish_validation, _ = validation_stage(session, [candidate], partial(session.scope, view.i))
-        for evaluation in finish_validation((yield stage)):
+        session.take(content)
+        try:
+            stage, finish_validation, _ = validation_stage(
+                session, [(candidate, parents)], partial(session.scope, view.i)
+            )
+            validated = finish_validation((yield stage))
+        except BaseException:
+            session.leave(content)
+            raise
+        for evaluation in validated:
             recording.put("validated", evaluation)
         return Outcome(Terminal.COMMITTED)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._activation import NOT_GIVEN, resolve
-from flashevolve_plugins._errors import UnknownNameError
+from flashevolve_plugins._errors import UnknownNameError, UsageError
+from flashevolve_plugins._event_loop import is_async
 from flashevolve_plugins._flash import Flash
 from flashevolve_plugins.adapters.gepa.declare import declare
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 MODULE = "gepa.optimize_anything"
 FIELD = "executor"
+
+#: The seed that the reflection model has written for the run at hand.
+_written: ContextVar[Any] = ContextVar("flashevolve_written_seed", default=None)
 
 
 def teach_config(module: ModuleType) -> None:
@@ -30,13 +36,45 @@ def teach_config(module: ModuleType) -> None:
     if FIELD in config.__dataclass_fields__:
         return
     _add_field(config)
+    _notice_seeds(module)
     declare(lambda each: type(each) is adapter, _make_evaluator)
+
+
+def is_written(seed: Any) -> bool:
+    """Whether a seed was written by the reflection model, which may write another one the next time."""
+    return seed is not None and seed is _written.get()
+
+
+def _notice_seeds(module: ModuleType) -> None:
+    generate = module._generate_seed_candidate
+
+    @functools.wraps(generate)
+    def generated(*arguments: Any, **named: Any) -> Any:
+        seed = generate(*arguments, **named)
+        _written.set(seed)
+        return seed
+
+    module._generate_seed_candidate = generated  # type: ignore[attr-defined]
 
 
 def configured(arguments: Mapping[str, Any]) -> Any:
     """The executor that the configuration among a call's arguments names, or ``NOT_GIVEN``."""
     executor = getattr(getattr(arguments.get("config"), "engine", None), FIELD, None)
     return NOT_GIVEN if executor is None else _resolve(executor)
+
+
+def require_plain(arguments: Mapping[str, Any]) -> None:
+    """Raise if an evaluator is a coroutine function: what it logs and prints is kept by thread.
+
+    Raises:
+        UsageError: it is.
+    """
+    for name in ("evaluator", "batch_evaluator"):
+        if is_async(arguments.get(name)):
+            raise UsageError(
+                f"{name}= is an async function, which optimize_anything does not await: pass a plain function that "
+                "calls asyncio.run on it, and EngineConfig(max_workers=...) as many at once as you want."
+            )
 
 
 def unread(caller: FrameType) -> Any:

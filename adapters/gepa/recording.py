@@ -53,6 +53,8 @@ class Recording:
         self.parents: list[int] = []
         #: Evaluations that :meth:`restart` forgot; they were paid for.
         self.forgotten: list[Any] = []
+        #: The item whose provisional artifact the tasks mutate, if they do.
+        self.made_from: int | None = None
         self.end: BaseException | None = None
         self._steps: defaultdict[str, deque[Any]] = defaultdict(deque)
 

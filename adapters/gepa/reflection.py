@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from gepa.proposer.reflective_mutation.reflection_lm import StatelessReflectionLM
 
+from flashevolve_plugins._errors import exit_error
 from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.passing import caught, let_through, passing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flashevolve_plugins._policies import Ask
 
 
@@ -73,23 +77,43 @@ def reflect(proposer: Any, jobs: list[tuple[dict[str, str], Any, list[str]]]) ->
     Args:
         proposer: the host's reflective proposer.
         jobs: a parent, its reflective dataset and the components to update, for each proposal.
+
+    Raises:
+        Exception: an infrastructure failure, which says nothing of the reflection.
     """
     made = Reflection()
+    stand_in: Any = None
     errors: list[Exception] = []
 
     def propose_new_texts(*job: Any) -> Any:
         try:
-            return type(proposer).propose_new_texts(stand_in, *job)
+            return _staying(type(proposer).propose_new_texts, stand_in, *job)
         except Exception as error:
+            let_through(error)
             errors.append(error)
             raise
 
-    attributes: dict[str, Any] = {"logger": made, "propose_new_texts": propose_new_texts}
+    def propose_all(jobs: list[Any]) -> Any:
+        return _staying(passing(type(proposer)._propose_texts_batch), stand_in, jobs)
+
+    attributes: dict[str, Any] = {
+        "logger": made,
+        "propose_new_texts": propose_new_texts,
+        "_propose_texts_batch": propose_all,
+    }
     if is_stateless(proposer):
         quiet = overlay(proposer._reflection_lm, {"logger": made})
         stays = property(lambda _self: quiet, lambda _self, _next: None)  # its successor is itself
         attributes["_reflection_lm"] = stays
     stand_in = overlay(proposer, attributes)
-    texts = stand_in._propose_texts_batch_safe(jobs)
+    texts = caught(stand_in._propose_texts_batch_safe, jobs)
     made.texts = [errors.pop(0) if each is None else each for each in texts]
     return made
+
+
+def _staying(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A call whose ``sys.exit`` is an error like any other: the host tries it again, then gives it up."""
+    try:
+        return function(*arguments)
+    except SystemExit as raised:
+        raise exit_error(raised) from raised

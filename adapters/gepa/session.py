@@ -8,18 +8,25 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from gepa.core.data_loader import ListDataLoader
+from gepa.core.state import _candidate_hash
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from flashevolve_plugins import _events as ev
+from flashevolve_plugins._driver import LATER
 from flashevolve_plugins._errors import BackendError
 from flashevolve_plugins._model import Sample, Stage, Terminal
+from flashevolve_plugins._ordering import Examples
+from flashevolve_plugins.adapters.gepa import recipes
 from flashevolve_plugins.adapters.gepa.budget import max_metric_calls
 from flashevolve_plugins.adapters.gepa.early import BeforeState
 from flashevolve_plugins.adapters.gepa.items import TASK, failed, mutation
+from flashevolve_plugins.adapters.gepa.known import Known
 from flashevolve_plugins.adapters.gepa.merging import Merges
 from flashevolve_plugins.adapters.gepa.pool import new_entries
 from flashevolve_plugins.adapters.gepa.rebase import merge
 from flashevolve_plugins.adapters.gepa.recording import Recording
+from flashevolve_plugins.adapters.gepa.rollouts import mean_of
 from flashevolve_plugins.adapters.gepa.scope import at_iteration
 from flashevolve_plugins.adapters.gepa.validation import ValidationCache
 
@@ -30,14 +37,18 @@ if TYPE_CHECKING:
     from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._driver import Driver
     from flashevolve_plugins._host_item import HostItem
+    from flashevolve_plugins._keeping import Kept
     from flashevolve_plugins._model import PoolEntry
     from flashevolve_plugins._policies import Batch
     from flashevolve_plugins.adapters.gepa.budget import Costs
     from flashevolve_plugins.adapters.gepa.evaluation import Evaluator
     from flashevolve_plugins.adapters.gepa.gate import Gated
+    from flashevolve_plugins.adapters.gepa.keeping import Keeps
+    from flashevolve_plugins.adapters.gepa.taking_up import TakingUp
 
 
 ALARM_AFTER = 10  # reflections, the first ones
+NOTHING: Any = object()
 
 
 class Session:
@@ -48,10 +59,20 @@ class Session:
         evaluator: how its adapter evaluates.
         driver: who runs the samples.
         costs: what one proposal and one validation are expected to cost.
+        kept: what the run's directory holds, if it has one.
     """
 
-    def __init__(self, engine: Any, evaluator: Evaluator, driver: Driver, costs: Costs) -> None:
+    def __init__(
+        self, engine: Any, evaluator: Evaluator, driver: Driver, costs: Costs, kept: TakingUp | None = None
+    ) -> None:
         self.engine = engine
+        self.kept = kept
+        #: How often every example is evaluated. Set by the run.
+        self.rollouts = 1
+        #: Whether what a gate rejected is remembered. Set by the run.
+        self.remembers = False
+        #: What that is: a digest of the parent, and one of the proposal.
+        self.rejected: set[tuple[str, str]] = set()
         self.proposer = engine.reflective_proposer
         self.evaluator = evaluator
         self.driver = driver
@@ -60,6 +81,8 @@ class Session:
         self._calls_per_example = evaluator.calls_per_example
         self.cache = ValidationCache(enabled=engine._initial_evaluation_cache is not None)
         self.merges = Merges(self)
+        self.examples = Examples(driver.policies, driver.pool)
+        self.known = Known(self)
         #: The host's; before there is one, what items read of it that are offered early, or ``None``.
         self.state: Any = None
         #: Whether the host's state exists.
@@ -84,6 +107,9 @@ class Session:
         self._drop_cache()
         ledger = self.driver.scheduler.ledger
         ledger.limit = max_metric_calls(self.engine)
+        if self.kept is not None:
+            state.total_num_evals -= self.kept.counted_twice
+            self.kept.told_seed(seed.number)
         if before is not None:
             before.hand_over(state)
             seed.end(Terminal.COMMITTED, entries=self.pool_entries(None), counted=False)
@@ -113,10 +139,18 @@ class Session:
         with self.scope(iteration - 1):
             if self.engine.stop_callback is not None and self.engine.stop_callback(self.state):
                 return None
-        self._offered += 1
+        if self.kept is not None:
+            begun_before = self._again(self.kept, number, iteration)
+            if begun_before is not NOTHING:
+                return begun_before  # type: ignore[no-any-return]
+        return self._new(number, iteration)
+
+    def _new(self, number: int, iteration: int) -> Body:
+        """A new item."""
         recording = Recording()
+        self._offered += 1
         try:
-            merge = self.merges.offer(iteration, recording)
+            merge = self.merges.offer(number, iteration, recording)
             if merge is not None:
                 return merge
             with self.scope(iteration):
@@ -124,14 +158,68 @@ class Session:
                 tasks = self.proposer.sampling_strategy.sample_tasks(
                     self.state, selector, self.proposer.batch_sampler, self.proposer.trainset
                 )
+                recording.made_from = self._onto_provisional(tasks)
         except Exception as error:  # noqa: BLE001 - the host's loop raises or logs it when it comes to this item
             return failed(error, recording)
+        if self.kept is not None:
+            self.kept.opened(number, tasks)
         return mutation(self, number, tasks, partial(self.scope, iteration), recording)
+
+    def _onto_provisional(self, tasks: list[Any]) -> int | None:
+        """Let what was admitted provisionally stand in where the host selected the best, and give its item.
+
+        To the host the item is made from the best, until the other one is in its pool.
+        """
+        provisional = list(self.driver.pool.provisional.values())
+        if not provisional or not self.begun:
+            return None
+        best, newest = self.best(), provisional[-1]
+        stood_in = [task for task in tasks if task.parent_idx == best]
+        for task in stood_in:
+            task.parent_candidate = dict(newest.artifact)
+        return newest.item if stood_in else None
+
+    def index_of(self, item: int) -> int | None:
+        """The host's index of the candidate that an item brought, or ``None``."""
+        return next((entry.version - 1 for entry in self.driver.pool.entries if entry.item == item), None)
+
+    def _again(self, kept: TakingUp, number: int, iteration: int) -> Any:
+        """An item that was under way when the run was interrupted; ``NOTHING`` if it is time for a new one."""
+        scheduler, recording = self.driver.scheduler, Recording()
+        shared = self.validation_cost if self.holds else 0
+        found = kept.next(number, self.state.program_candidates, scheduler.ledger.free, scheduler.offer_cost, shared)
+        if found is LATER:
+            return None if kept.short else LATER
+        if found is None:
+            self._count_unserved()
+            needed = scheduler.offer_cost + scheduler.expected_need()
+            return NOTHING if kept.may_offer(scheduler.ledger.free, needed) else LATER
+        self._offered += 1
+        recipe, tasks = found
+        if isinstance(recipe, recipes.Merge):
+            return self.merges.again(recipe, iteration, recording)
+        return mutation(self, number, tasks, partial(self.scope, iteration), recording)
+
+    def _count_unserved(self) -> None:
+        """Count what was paid for before and is of no use any more."""
+        if self.kept is not None and self.begun:
+            calls = self.kept.settle()
+            self.state.total_num_evals += calls
+            self.driver.scheduler.ledger.spent += calls
+
+    def count_all(self) -> None:
+        """The run ends: let the host's state count all that was spent, also on what has not ended."""
+        ledger, unserved = self.driver.scheduler.ledger, 0 if self.kept is None else self.kept.keeper.unserved
+        self.state.total_num_evals = max(self.state.total_num_evals, ledger.spent + unserved)
+        if self.kept is not None:
+            self.kept.stopped(self.state)
 
     def _merge(self, number: int, batch: Batch) -> Body:
         """The body of a merge of what waits in the queue."""
         iteration = self._first_iteration + self._offered
         self._offered += 1
+        if self.kept is not None:
+            self.kept.opened_queued(number, batch.members)
         return merge(self, number, batch, partial(self.scope, iteration), Recording())
 
     def best(self) -> int:
@@ -168,6 +256,13 @@ class Session:
         if self._validates_all:
             self.taken -= Counter(contents)  # which keeps no zeros
 
+    def reject(self, proposals: list[Any]) -> None:
+        """Proposals did not pass their gate."""
+        if self.remembers:
+            for each in proposals:
+                parent = self.state.program_candidates[each.parent_program_ids[0]]
+                self.rejected.add((_candidate_hash(parent), _candidate_hash(each.candidate)))
+
     def note_reflection(self, result: Any) -> None:
         """Notice reflections that all fail: nothing would ever be proposed.
 
@@ -190,37 +285,61 @@ class Session:
         """A stage of a proposal, whose validation is shared with others where there is a merge queue."""
         return replace(stage, shared=self.validation_cost) if self.holds else stage
 
-    def _evaluation(self, stage: str, call: Callable[[], Any], examples: int, *what: Any, trace: bool) -> Sample:
+    def _evaluation(
+        self, stage: str, call: Callable[[], Any], examples: int, *what: Any, trace: bool, kept: Kept | None
+    ) -> Sample:
         """One call of the evaluator, as a sample."""
         counts_examples = stage == "validate" or not trace  # as the host does then, whatever they cost
         return Sample(
             call,
             TASK,
-            cost=examples if counts_examples else self.rollout_cost(examples),
-            spent=None if counts_examples else self.calls,
+            cost=examples if counts_examples else examples * self._calls_per_example,
+            spent=None if counts_examples else self._learned_calls,
+            asynchronous=self.evaluator.asynchronous,
             seconds=self.seconds(stage, *what),
+            kept=kept,
         )
+
+    @property
+    def keeps(self) -> Keeps | None:
+        """How results are kept, where the run has a directory."""
+        return None if self.kept is None or not self.kept.with_results else self.kept.keeps
 
     def keep(self, candidate: dict[str, str], ids: list[Any], evaluation: Any) -> None:
         """Spare validations what a rollout has found, where the host validates on the training examples themselves."""
-        if self.cache.enabled and self.engine.valset is self.proposer.trainset:
+        if self.cache.enabled and all(map(self.shares, ids)):
             self.cache.put(candidate, ids, evaluation)
+
+    def shares(self, example: Any) -> bool:
+        """Whether an id is that of the same example in both sets: of one loader, or of two made from the same list."""
+        train, val = self.proposer.trainset, self.engine.valset
+        if train is val:
+            return True
+        if type(train) is not ListDataLoader or type(val) is not ListDataLoader:
+            return False
+        both = train.items[example : example + 1], val.items[example : example + 1]
+        return all(both) and both[0][0] is both[1][0]
 
     def rollout_cost(self, examples: int) -> int:
         """Metric calls that examples with traces are expected to cost: as many as the dearest did."""
-        return examples * self._calls_per_example
+        return examples * self._calls_per_example * self.rollouts
 
-    def note_calls(self, evaluation: Any) -> None:
+    def note_calls(self, evaluation: Any, rollouts: int = 1) -> None:
         """Learn from the adapter's own count, where it has one, how many metric calls an example takes."""
         if evaluation.num_metric_calls is not None and evaluation.scores:
-            dearest = ceil(evaluation.num_metric_calls / len(evaluation.scores))
+            dearest = ceil(evaluation.num_metric_calls / len(evaluation.scores) / rollouts)
             self._calls_per_example = max(self._calls_per_example, dearest)
+
+    def _learned_calls(self, evaluated: Any) -> int:
+        """Metric calls of what a sample gave, from which the next ones are expected to cost as much."""
+        for evaluation in evaluated if isinstance(evaluated, list) else [evaluated]:
+            self.note_calls(evaluation)
+        return self.calls(evaluated)
 
     def calls(self, evaluated: Any) -> int:
         """Metric calls of one evaluation, or of several, as the host counts them."""
         if isinstance(evaluated, list):
             return sum(map(self.calls, evaluated))
-        self.note_calls(evaluated)
         calls = evaluated.num_metric_calls
         return len(evaluated.scores) if calls is None else int(calls)
 
@@ -248,8 +367,10 @@ class Session:
         together = self.evaluator.batch_evaluate
         if together is not None and capture_traces and len(items) > 1:
             examples = sum(len(batch) for _, batch in items)
-            sample = self._evaluation(name, partial(together, items), examples, items, trace=True)
-            return Stage(name, (sample,), then=then, commits=commits), lambda results: list(results[0])
+            kept = None if self.keeps is None else self.keeps.evaluation(items, traces=True, together=True)
+            sample = self._evaluation(name, partial(together, items), examples, items, trace=True, kept=kept)
+            whole = Stage(name, (sample,) * self.rollouts, then=then, commits=commits)
+            return whole, lambda results: [mean_of(each) for each in zip(*results, strict=True)]
         samples: list[Sample] = []
         counts: list[int] = []
         for candidate, batch in items:
@@ -257,10 +378,15 @@ class Session:
             counts.append(len(pieces))
             for piece in pieces:
                 call = partial(self.evaluator.evaluate, candidate, piece, capture_traces=capture_traces)
-                samples.append(self._evaluation(name, call, len(piece), candidate, piece, trace=capture_traces))
+                kept = (
+                    None if self.keeps is None else self.keeps.evaluation([(candidate, piece)], traces=capture_traces)
+                )
+                sample = self._evaluation(name, call, len(piece), candidate, piece, trace=capture_traces, kept=kept)
+                samples.extend([sample] * self.rollouts)
 
         def finish(results: list[Any]) -> list[Any]:
-            parts = iter(results)
+            ends = range(self.rollouts, len(results) + 1, self.rollouts)
+            parts = iter([mean_of(results[end - self.rollouts : end]) for end in ends])
             return [self.evaluator.merge([next(parts) for _ in range(count)]) for count in counts]
 
         return Stage(name, tuple(samples), then=then, commits=commits), finish

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_plugins.adapters.gepa.declare import declare, is_shipped
 from flashevolve_plugins.adapters.gepa.evaluation import DEFAULT_SLOTS, PlainEvaluator
 from flashevolve_plugins.adapters.gepa.overlay import overlay
+from flashevolve_plugins.adapters.gepa.passing import caught, passing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,19 +81,36 @@ def _confidence(adapter: Any) -> PlainEvaluator:
     return _with_model(adapter, adapter.model, adapter.max_litellm_workers)
 
 
+class _PassingEvaluator(PlainEvaluator):
+    """Of adapters that score whatever their model raises: what it met on the way to its server is no score."""
+
+    def evaluate(self, candidate: dict[str, str], batch: list[Any], *, capture_traces: bool) -> EvaluationBatch:
+        """Evaluate a candidate on a batch, unless its server fails."""
+        return caught(super().evaluate, candidate, batch, capture_traces=capture_traces)
+
+
 def _mcp(adapter: Any) -> PlainEvaluator:
     # A session, with a process of its own where the server is local, is opened per batch, and lasts for it.
-    return _with_model(adapter, adapter.task_model, DEFAULT_SLOTS, granularity="batch", alternatives=("example",))
+    model, lm = adapter.task_model, adapter._lm
+    called = {"task_model": model if isinstance(model, str) else passing(model), "_lm": lm and passing(lm)}
+    own = overlay(adapter, called)
+    return _with_model(own, model, DEFAULT_SLOTS, _PassingEvaluator, granularity="batch", alternatives=("example",))
 
 
 def _langchain(adapter: Any) -> PlainEvaluator:
     # The host, too, calls the rollout from many threads. Its progress bar is one per batch.
-    return PlainEvaluator(overlay(adapter, {"show_progress": False}), "example", adapter.num_threads)
+    own = overlay(adapter, {"show_progress": False, "rollout_fn": passing(adapter.rollout_fn)})
+    return _PassingEvaluator(own, "example", adapter.num_threads)
 
 
 def _generic_rag(adapter: Any) -> PlainEvaluator:
     name = f"{type(adapter).__name__}, with a store and a model of yours,"
-    return PlainEvaluator(adapter, "serial", name=name, alternatives=("example", "batch"))
+    pipeline = adapter.rag_pipeline
+    client = pipeline.llm_client
+    client = passing(client) if callable(client) else overlay(client, {"completion": passing(client.completion)})
+    pipeline = overlay(pipeline, {"llm_client": client})
+    own = overlay(adapter, {"rag_pipeline": overlay(pipeline, {"execute_rag": passing(pipeline.execute_rag)})})
+    return _PassingEvaluator(own, "serial", name=name, alternatives=("example", "batch"))
 
 
 def _terminal_bench(adapter: Any) -> PlainEvaluator:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gepa.core.state import ValsetEvaluation, _candidate_hash
 
+from flashevolve_plugins._model import Progress
+from flashevolve_plugins._ordering import in_place
+from flashevolve_plugins.adapters.gepa.watching import watched
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flashevolve_plugins._model import Stage
     from flashevolve_plugins.adapters.gepa.session import Session
 
 Entry: TypeAlias = "tuple[Any, float, dict[str, float] | None]"
+Merge: TypeAlias = "Callable[[list[Any]], list[Any]]"
 Finish: TypeAlias = "Callable[[list[Any]], list[Validated]]"
+#: A validation that has run already: how its results are read, and they.
+Early: TypeAlias = "tuple[Finish, list[Any]]"
 
 
 @dataclass(frozen=True)
@@ -79,11 +86,26 @@ class Pending:
             else:
                 self._known[example] = entry
 
+    @property
+    def cost(self) -> int:
+        """Metric calls of what must run."""
+        return len(self.missing) * self._session.rollouts
+
     def batch(self) -> tuple[dict[str, str], list[Any]]:
         """What must run: candidate and examples."""
         if self._examples is None:
             self._examples = self._session.engine.valset.fetch(self.missing) if self.missing else []
         return self._candidate, self._examples
+
+    def progress(self, parents: Sequence[int], scores: list[list[float | None]]) -> Progress:
+        """What policies see while it runs."""
+        return Progress(
+            [*(entry[1] for entry in self._known.values()), *scores[0]],
+            [*self._known, *self.missing],
+            parents=tuple(each + 1 for each in parents),
+            artifact=self._candidate,
+            validates=True,
+        )
 
     def complete(self, evaluation: Any, *, capture_traces: bool = True) -> Validated:
         """Put the results of :meth:`batch` and what was known together.
@@ -101,18 +123,36 @@ class Pending:
             objective_scores_by_val_id=objectives_by_id or None,
         )
         told = partial(self._session.evaluator.tell, *self.batch(), evaluation, capture_traces=capture_traces)
-        return Validated(result, len(self.missing), told if self.missing else lambda: None)
+        return Validated(result, self.cost, told if self.missing else lambda: None)
+
+
+def ordered(session: Session, stage: Stage, finish: Merge, names: list[list[Any]]) -> tuple[Stage, Merge]:
+    """A validation in the order of a policy, where one has an order and every sample is an example.
+
+    Args:
+        session: the run.
+        stage: the validation in the host's order.
+        finish: from its results to one evaluation for each candidate.
+        names: of the examples of each candidate.
+    """
+    if not session.examples.ordered or session.evaluator.granularity != "example":
+        return stage, finish
+    progress = stage.progress
+    stage, order = session.examples.arrange(stage, names, session.rollouts)
+    if progress is not None:
+        stage = replace(stage, progress=lambda results: progress(in_place(results, order)))
+    return stage, lambda results: finish(in_place(results, order))
 
 
 def validation_stage(
-    session: Session, candidates: list[dict[str, str]], scope: Callable[[], Any]
+    session: Session, candidates: Sequence[tuple[dict[str, str], Sequence[int]]], scope: Callable[[], Any]
 ) -> tuple[Stage, Finish, int]:
     """The validation of what passed its gate.
 
     Args:
         session: the run.
-        candidates: what the selection strategy took; those at the end that the budget cannot pay for are left out,
-            but never all of them.
+        candidates: what the selection strategy took, each with the indices of its parents; those at the end that the
+            budget cannot pay for are left out, but never all of them.
         scope: enters the scoped view of the item's iteration.
 
     Returns:
@@ -121,12 +161,16 @@ def validation_stage(
     """
     policy, valset, state = session.engine.val_evaluation_policy, session.engine.valset, session.state
     with scope():
-        pending = [Pending(session, each, list(policy.get_eval_batch(valset, state))) for each in candidates]
-    while len(pending) > 1 and sum(len(each.missing) for each in pending) > session.affordable():
+        pending = [Pending(session, each, list(policy.get_eval_batch(valset, state))) for each, _ in candidates]
+    while len(pending) > 1 and sum(each.cost for each in pending) > session.affordable():
         pending.pop()
-    session.note_costs(validation=max(len(each.missing) for each in pending))
+    session.note_costs(validation=max(each.cost for each in pending))
     running = [each for each in pending if each.missing]
     stage, merge = session.evaluation_stage("validate", [each.batch() for each in running], commits=True)
+    merge = session.known.keeping(merge, [(each.batch()[0], each.missing) for each in running])
+    if len(pending) == len(running) == 1:
+        stage = watched(session, stage, [len(pending[0].missing)], partial(pending[0].progress, candidates[0][1]))
+    stage, merge = ordered(session, stage, merge, [each.missing for each in running])
 
     def finish(results: list[Any]) -> list[Validated]:
         merged = iter(merge(results))

@@ -15,7 +15,7 @@ from dspy_task import Task, assert_consistent, summarize
 from fake_services import Mlflow, Service
 from gepa.core.state import GEPAState
 from gepa_records import contents
-from gepa_values import FOLDER
+from gepa_values import FOLDER, host_files
 
 DEFAULTS = {"max_metric_calls": 60, "num_threads": 4, "track_stats": True, "use_merge": False}
 BUDGETS = ("auto", "max_full_evals", "max_metric_calls")
@@ -182,7 +182,7 @@ class Lines(logging.Handler):
 def files():
     """What is in the run directory."""
     found = {}
-    for each in sorted(FOLDER.rglob("*")):
+    for each in host_files():
         name = str(each.relative_to(FOLDER))
         if each.suffix == ".bin":
             found[name] = {

@@ -387,8 +387,8 @@ OPTIONS = (
             "with batch_evaluate": several(cache_evaluation=True, adapter=Pairs),
             "resumed": {**RUN_DIR, "cache_evaluation": True, "before": {"max_metric_calls": 50}},
         },
-        note="caches validations alone, since ids of both sets overlap; what a state file brings along is dropped, "
-        "with a log line",
+        note="caches validations apart, since ids of both sets overlap, and pays for no example of a minibatch twice; "
+        "what a state file brings along is dropped, with a log line",
         unchanged=("False",),
     ),
     row("seed", {"one of one's own": {"seed": 7}}),

@@ -9,7 +9,7 @@ from gepa.core.state import GEPAState
 from gepa_checks import assert_same
 from gepa_records import contents
 from gepa_task import TWO
-from gepa_values import FOLDER
+from gepa_values import FOLDER, host_files
 
 FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n)+")
 DEFAULTS = {"seed_candidate": TWO, "max_metric_calls": 90}
@@ -67,7 +67,7 @@ def readable(text):
 def files():
     """What is in the run directory."""
     found = {}
-    for each in sorted(FOLDER.rglob("*")):
+    for each in host_files():
         if each.suffix == ".bin":
             found[str(each.relative_to(FOLDER))] = contents(GEPAState.load(str(FOLDER)))
         elif each.is_file():

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -399,3 +400,8 @@ class Raising:
         raise RuntimeError(f"iteration {event['iteration']}")
 
     on_candidate_accepted = on_candidate_rejected = on_budget_updated = on_iteration_end = on_iteration_start
+
+
+def host_files():
+    """What is in the run directory, without what flash alone can read or keeps beside the host's own."""
+    return [each for each in sorted(FOLDER.rglob("*")) if not re.match(r"best\.json|flashevolve\.", each.name)]

@@ -21,6 +21,10 @@ calls, log lines, metric calls, what is printed, files and random generators. It
 one proposal at a time, which is the host's run as far as the budget goes, and many at once, in serial order and within
 the budget. `python tests/compatibility/page.py` writes this page from the rows of that test.
 
+What is covered: every value by itself, and 300 draws of up to ten values at once. Each value has the first few seeds,
+of which the last column is the sum, and further ones only until a run accepted something and, where the option matters,
+differed from a run without it.
+
 | host | options | values | pairs of runs equal in lockstep |
 |---|---|---|---|
 """

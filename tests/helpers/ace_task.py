@@ -49,7 +49,7 @@ class NumberModel:
     def _generator(self, user):
         number = int(re.search(r"QUERY:\nquestion (\d+)", user).group(1))
         if number in self.fails:
-            raise ConnectionError(f"question {number} has no answer")
+            raise LookupError(f"question {number} has no answer")
         helpful = re.findall(rf"\[(ctx-\w+)\] rule {number % self.rules}\b", user)
         return {"answer": str(number), "reasoning": f"of {number}", "helpful_ids": helpful[:1], "harmful_ids": []}
 

@@ -68,7 +68,7 @@ class NumberModel(LLMClient):
     def _agent(self, prompt):
         number = number_of(prompt)
         if number in self.fails:
-            raise ConnectionError(f"question {number} has no answer")
+            raise LookupError(f"question {number} has no answer")
         cited = [each for each in shown(prompt) if f"rule {number}\t" in line_of(prompt, each)]
         words = " ".join(f"[{each}]" for each in cited)
         return {"reasoning": f"of {number} {words}", "final_answer": str(number) if cited else "unknown"}

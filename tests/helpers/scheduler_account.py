@@ -32,6 +32,8 @@ class Life:
     members: tuple[int, ...] = ()
     #: The item whose verdict a job is for.
     client: int = 0
+    #: Whether a stop that settles has spared it.
+    settling: bool = False
     phase: str = "open"
     waiting: set[int] = field(default_factory=set)
     running: set[int] = field(default_factory=set)
@@ -60,6 +62,15 @@ class Life:
         return self.stage.cost + self.stage.then
 
     @property
+    def at_work(self) -> bool:
+        """Whether a worker has it: its stage has begun, and is not over."""
+        return self.admitted and (self.phase in {"open", "judging"} or bool(self.running))
+
+    @property
+    def nearly_done(self) -> bool:
+        return self.kind is Kind.JOB or (self.admitted and (self.stage.commits or self.stage.settles))
+
+    @property
     def own_need(self) -> int:
         return self.stage.then - self.stage.shared + (0 if self.admitted else self.stage.cost)
 
@@ -72,7 +83,10 @@ class Account:
     def __init__(self, limits: Limits, version: int, spent: int) -> None:
         self.limits, self.version, self.spent = limits, version, spent
         self.slots = dict(limits.slots)
-        self.stage_caps = {name: high for name, (_, high) in limits.stage_slots.items()}
+        #: Stage name to its workers, where their number is limited.
+        self.caps: dict[str, int] = {}
+        #: The stage in which the last new item began.
+        self.begin_in = limits.stages[0]
         self.offer_cost = limits.offer_cost
         self.max_items, self.validations = limits.max_items, limits.validations
         self.lives: dict[int, Life] = {}
@@ -80,7 +94,7 @@ class Account:
         self.numbers = 0
         self.offering: int | None = None
         self.ended = self.committed = 0
-        self.exhausted = self.nothing_yet = self.stopping = self.cancelled = False
+        self.exhausted = self.nothing_yet = self.stopping = self.cancelled = self.settling = False
         self.reason = ""
         self.cancel_due: list[tuple[int, int]] = []
         #: Numbers of the items that wait in the merge queue, in the order in which they came to wait.
@@ -98,6 +112,10 @@ class Account:
 
     def running_in(self, stage: str) -> int:
         return sum(len(life.running) for life in self.lives.values() if life.stage.name == stage)
+
+    def at_work_in(self, stage: str) -> int:
+        """Items of which a sample of the stage has started, and not all have ended."""
+        return sum(life.at_work for life in self.lives.values() if life.stage.name == stage)
 
     def waiting_on(self, resource: str) -> int:
         return sum(life.stage.samples[i].resource == resource for life in self.lives.values() for i in life.waiting)
@@ -119,7 +137,8 @@ class Account:
         return self.free + self.reserved
 
     def stage_free(self, stage: str) -> bool:
-        return stage not in self.stage_caps or self.running_in(stage) < self.stage_caps[stage]
+        """Whether a worker of the stage is idle."""
+        return stage not in self.caps or self.at_work_in(stage) < self.caps[stage]
 
     def any_is(self, phase: str) -> bool:
         return any(life.phase == phase for life in self.lives.values())
@@ -129,7 +148,7 @@ class Account:
     def could_run(self, life: Life) -> bool:
         """Whether a waiting sample of it may start now, at the latest once its staleness is judged."""
         paid = life.admitted or life.path <= self.free
-        return life.phase == "open" and self.stage_free(life.stage.name) and paid
+        return life.phase == "open" and (life.at_work or self.stage_free(life.stage.name)) and paid
 
     def waiting_samples(self, resource: str) -> Iterator[tuple[tuple[int, int, int], Life]]:
         """Each with its rank: the lowest goes first."""
@@ -147,6 +166,7 @@ class Account:
         return (
             self.may_offer()
             and not self.nothing_yet
+            and self.stage_free(self.begin_in)
             and self.running_on(entry) < self.slots[entry]
             and all(self.waiting_on(name) <= slots for name, slots in self.slots.items())
             and (self.max_items is None or proposals < self.max_items)
@@ -185,7 +205,8 @@ class Account:
     def begin(self, life: Life, stage: Stage) -> None:
         """A stage of an item begins."""
         life.begin(stage)
-        if self.cancelled:
+        spared = life.settling or (self.settling and life.kind is Kind.JOB)
+        if self.cancelled and not spared:
             life.doom(Terminal.CANCELLED, self.reason)
         elif stage.holds:
             self.hold(life)
@@ -230,13 +251,15 @@ class Account:
                 member.failed_with += (len(life.members),)
                 self.hold(member)
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def cancel(self, *, settle: bool) -> None:
+        self.cancelled, self.settling = True, settle
         for life in self.lives.values():
-            if life.phase in {"open", "judging", "held"}:
+            life.settling = settle and life.nearly_done
+            if not settle:
                 self.cancel_due.extend((life.number, index) for index in life.running)
+            if life.phase in {"open", "judging", "held"} and not life.settling:
                 life.doom(Terminal.CANCELLED, self.reason)
-        self.queue.clear()
+        self.queue = [number for number in self.queue if self.lives[number].phase == "held"]
 
     # -- what the Scheduler asks for --------------------------------------------------------------------------------
 
@@ -272,12 +295,13 @@ class Account:
         assert stage is life.stage
         assert not self.any_is("deciding"), "nothing starts before the decision that may be more urgent"
         assert life.phase == "open"
-        assert not self.cancelled
+        spared = life.settling or (self.settling and life.kind is Kind.JOB)
+        assert spared or not self.cancelled
         assert not life.failed, "the rest of a failed stage does not start"
         assert index in life.waiting
         resource = stage.samples[index].resource
         assert self.running_on(resource) < self.slots[resource]
-        assert self.stage_free(stage.name)
+        assert life.at_work or self.stage_free(stage.name), "one item at a time has each worker"
         exempt = life.kind is Kind.JOB or not stage.judged or (life.admitted and stage.commits)
         assert life.judged == self.version or exempt, "judged before it costs something"
         mine = (-STAGES.index(stage.name), life.number, index)
@@ -299,6 +323,7 @@ class Account:
         assert not (life.admitted and stage.commits), "a paid validation is committed"
         assert life.judged < self.version
         assert staleness == self.version - life.anchor
+        assert life.at_work or self.stage_free(stage.name), "judged no sooner than a worker could take it"
         resources = {stage.samples[index].resource for index in life.waiting}
         assert any(self.running_on(name) < self.slots[name] for name in resources), "judged no sooner than it could run"
         life.phase, life.judged = "judging", self.version
@@ -354,6 +379,9 @@ class Account:
         assert self.limits.budget is None or self.spent + self.reserved <= self.limits.budget
         assert +Counter(scheduler.busy) == +Counter({name: self.running_on(name) for name in self.slots})
         assert +Counter(scheduler.stage_busy) == +Counter({name: self.running_in(name) for name in STAGES})
+        at_work = {name: self.at_work_in(name) for name in STAGES}
+        assert scheduler.workforce.at_work == at_work
+        assert scheduler.workforce.full == {name for name, cap in self.caps.items() if at_work[name] >= cap}
         assert +Counter(scheduler.backlog) == +Counter({name: self.waiting_on(name) for name in self.slots})
         waiting: Counter[str] = Counter()
         for life in lives:
@@ -387,7 +415,8 @@ class Account:
         for _, life in self.waiting_samples(resource):
             assert not self.could_run(life), "no slot idles while a sample is permitted to run"
             hopeless = not life.admitted and life.path > self.ever_free()
-            assert not (hopeless and life.phase == "open" and self.stage_free(life.stage.name)), "it waits for nothing"
+            permitted = life.phase == "open" and self.stage_free(life.stage.name)
+            assert not (hopeless and permitted), "it waits for nothing"
 
     def check_over(self) -> None:
         """Nothing is left, and every item had its one end."""

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-if not all(map(find_spec, ("gepa", "mlflow", "pandas", "wandb"))):
+if not all(map(find_spec, ("dspy", "mlflow", "pandas", "wandb"))):
     collect_ignore_glob = ["test_*.py"]
 else:
     pytest.register_assert_rewrite("tracked", "gepa_checks")

@@ -267,3 +267,21 @@ def test_a_window_waits_for_the_turns_and_the_test_of_the_one_before(slow, monke
     assert begun == sorted(begun, key=lambda number: number >= 10)
     assert set(begun) == {*range(4), *range(10, 14)}
     assert set(contents(ace.playbook)) == {f"R<{n}>" for n in begun}
+
+
+@pytest.mark.parametrize("seconds", [1.5, 4, 12, 20])
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_stopped_run_writes_what_there_is(mode, seconds, monkeypatch):
+    settings = flash(clock="virtual", staleness="full", max_seconds=seconds)
+    ace = make_ace(Model(), monkeypatch, executor=settings)
+    given = {"test_samples": samples(20)}
+    if mode == "offline":
+        given = {"train_samples": samples(20), "val_samples": samples(6, first=2)}
+    ace.run(mode, data_processor=Processor(), config=config(online_eval_frequency=4), **given)
+    learned = contents(ace.playbook)
+    assert len(learned) < 20
+    assert "results" in (kept := read("train_results.json")) or "train_results" in kept
+    if mode == "online":
+        windows = read("test_results.json")["test_results"]["window_results"]
+        assert [each["window"] for each in windows] == list(range(1, len(windows) + 1))
+        assert len(windows) < 5

@@ -26,15 +26,15 @@ def test_failed_samples_are_logged_and_counted(caplog):
     results = run(ace, make_samples(20))
     assert sorted(each.step - 1 for each in results) == [n for n in range(20) if n not in {3, 5}]
     assert len(contents(ace)) == 18
-    assert "Sample 4 of epoch 1 failed: ConnectionError: question 3 has no answer" in caplog.text
+    assert "Sample 4 of epoch 1 failed: LookupError: question 3 has no answer" in caplog.text
     assert "2 of 20 samples failed." in caplog.text
-    assert "2 of 20 samples failed and taught nothing; the first: ConnectionError: question 3 has" in caplog.text
+    assert "2 of 20 samples failed and taught nothing; the first: LookupError: question 3 has" in caplog.text
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_what_was_reflected_counts_though_the_curation_fails(lockstep):
     def operations(learned, prompt):
-        raise ConnectionError("no answer")
+        raise LookupError("no answer")
 
     settings = Flash(lockstep=True, progress=False) if lockstep else flash()
     ace = make_ace(NumberModel(operations), executor=settings, skillbook=book_of("rule 3"))
@@ -57,7 +57,7 @@ def test_an_operation_that_the_host_cannot_apply_fails_its_sample_and_costs_no_o
 def test_a_model_that_always_fails_ends_the_run_with_one_sentence():
     settings, model = flash(), NumberModel(fails=range(5, 99))
     ace = make_ace(model, executor=settings)
-    with pytest.raises(BackendError, match=r"10 samples in a row failed \(ConnectionError: question \d+ has no"):
+    with pytest.raises(BackendError, match=r"10 samples in a row failed \(LookupError: question \d+ has no"):
         run(ace, make_samples(90))
     assert contents(ace) == [f"rule {n}" for n in range(5)]
     assert model.count("agent") < 60

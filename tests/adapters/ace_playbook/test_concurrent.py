@@ -7,8 +7,8 @@ from ace import Playbook
 from ace_task import NumberModel, contents, make_ace, make_task
 from item_records import Records
 
-from flashevolve_plugins import Flash
-from flashevolve_plugins.hooks import Aggregate, Merge
+from flashevolve_plugins import Flash, UsageError
+from flashevolve_plugins.hooks import Aggregate, Fixed, Merge
 
 POLICIES = ("full", "guarded", "reflective", "best-first", "merge", "aggregate")
 
@@ -33,6 +33,24 @@ def test_every_addition_lands_once_and_every_sample_is_told_once(policy, clock):
     assert [record.step for record in result.history] == list(range(1, 41))
     assert sum(len(record.merge["added"]) for record in result.history) == 40
     assert len({record.number for record in records}) == len(records)
+
+
+@pytest.mark.parametrize("control", ["adaptive", Fixed(generate=3, reflect=1, apply=1)])
+@pytest.mark.parametrize("policy", ["full", "merge"])
+def test_few_workers_per_stage_lose_nothing(policy, control):
+    ace, result, _, flash = run(NumberModel(), staleness=policy, control=control, clock="virtual")
+    assert contents(ace) == sorted(f"rule {n}" for n in range(40))
+    assert len(result.history) == 40
+    assert flash.last_run.finished["generate"] == 40
+    assert flash.last_run.workers["generate"] == (8 if control == "adaptive" else 3)
+
+
+def test_a_stage_that_ace_does_not_have_is_told_before_the_first_call():
+    model = NumberModel()
+    stages = "metrics, generate, validate, feedback, reflect, hold, curate, embed, apply, judge"
+    with pytest.raises(UsageError, match=f"Fixed names the stage 'rollout', .*: its stages are {stages}"):
+        run(model, control=Fixed(rollout=1))
+    assert model.calls == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -24,19 +24,14 @@ def test_failed_samples_are_counted_and_the_rest_is_learned(caplog):
         f"s{n}" for n in range(20) if n not in {3, 5}
     )
     assert len(ace.playbook) == 18
-    assert (
-        "2 of 20 samples failed and taught nothing; the first: ConnectionError: question 3 has no answer."
-        in caplog.text
-    )
+    assert "2 of 20 samples failed and taught nothing; the first: LookupError: question 3 has no answer." in caplog.text
 
 
 def test_a_model_that_always_fails_ends_the_run_with_one_sentence():
     settings = flash()
     model = NumberModel(fails=range(5, 99))
     ace = make_ace(model, executor=settings)
-    with pytest.raises(
-        BackendError, match=r"10 samples in a row failed \(ConnectionError: question \d+ has no answer\)"
-    ):
+    with pytest.raises(BackendError, match=r"10 samples in a row failed \(LookupError: question \d+ has no answer\)"):
         ace.adapt_offline(make_task(90))
     assert contents(ace) == [f"rule {n}" for n in range(5)]
     assert model.count("Generator") < 60

@@ -12,6 +12,7 @@ from ace_task import NumberModel, contents, make_ace, make_task
 from item_records import Records
 
 from flashevolve_plugins import BackendError, Flash, UsageError
+from flashevolve_plugins._run_dir import Lock
 from flashevolve_plugins.adapters.ace.entries import MOST_CHANGES, Entries, following
 from flashevolve_plugins.hooks import Aggregate
 
@@ -160,7 +161,7 @@ def test_a_function_that_embeds_is_called_once_at_a_time():
 def test_a_directory_that_cannot_be_written_is_told_before_anything_is_spent(tmp_path):
     (tmp_path / "file").write_text("")
     model = NumberModel()
-    with pytest.raises(UsageError, match="cannot be used"):
+    with pytest.raises(UsageError, match="cannot be written"):
         make_ace(model, executor=flash(run_dir=str(tmp_path / "file"))).adapt_offline(make_task(3))
     assert model.num_calls == 0
 
@@ -205,3 +206,12 @@ def test_versions_share_what_they_have_in_common():
         assert ("e0" in entries) == ("e0" in expected)
     assert sum(len(entries.changes) <= MOST_CHANGES for entries, _ in kept) == len(kept)
     assert len({id(entries.whole) for entries, _ in kept}) < 12
+
+
+def test_a_directory_in_use_is_refused_before_anything_is_spent(tmp_path):
+    model = NumberModel()
+    with Lock(str(tmp_path)), pytest.raises(UsageError, match="in use by process"):
+        make_ace(model, executor=flash(run_dir=str(tmp_path))).adapt_offline(make_task(3))
+    assert not model.calls
+    make_ace(model, executor=flash(run_dir=str(tmp_path))).adapt_offline(make_task(3))
+    assert not (tmp_path / "flashevolve.lock").exists()

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import logging
 import pickle
 
 import cloudpickle
@@ -113,3 +114,23 @@ def test_what_it_compiled_is_saved_loaded_copied_and_pickled(task, tmp_path):
     pickled = cloudpickle.dumps(task.compile(quiet(), track_stats=False))
     assert "knows-" in str(pickle.loads(pickled).dump_state())
     assert b"flashevolve" not in pickled
+
+
+def test_two_steps_with_one_directory_never_reuse_each_other_s_result_in_silence(task, tmp_path, caplog):
+    student = task.pair()
+    student.set_lm(task.task_lm)
+    steps = {
+        name: task.gepa(executor=quiet(), max_metric_calls=60, seed=1, log_dir=str(tmp_path)) for name in ("p", "q")
+    }
+    optimizer = dspy.BetterTogether(metric=lambda *row: task.metric(*row[:3]), **steps)
+    dspy_logger = logging.getLogger("dspy")
+    propagates, dspy_logger.propagate = dspy_logger.propagate, True
+    try:
+        program = optimizer.compile(
+            student, trainset=task.examples(5), valset=task.examples(5, first=100), strategy="p -> q", seed=3
+        )
+    finally:
+        dspy_logger.propagate = propagates
+    assert program.flag_compilation_error_occurred
+    assert [each["strategy"] for each in program.candidate_programs if each["strategy"] == "p -> q"] == []
+    assert "belongs to another run (the program differs from this one's)" in caplog.text

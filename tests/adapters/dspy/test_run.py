@@ -66,6 +66,21 @@ def test_the_auto_budget_is_the_hosts(task, consistent):
     assert len(task.metric_calls) > budget - 14  # less than one more proposal with its validation
 
 
+def test_without_a_valset_a_cache_evaluates_no_example_twice_but_for_the_seed(task, consistent):
+    asked = Counter()
+    task.on_task = lambda system, user: asked.update([(system, user)])
+    flash = Flash(progress=False, staleness="full", max_items=1)
+    options = {"student": task.student(), "val": None, "train": 24, "gepa_kwargs": {"cache_evaluation": True}}
+    program = task.compile(flash, max_metric_calls=90, **options)
+    consistent(task, program, 90)
+    often = Counter(asked.values())
+    assert set(often) == {1, 2}
+    seeds = {system for (system, _), count in asked.items() if count == 2}
+    assert len(seeds) == 1
+    assert "knows" not in seeds.pop()
+    assert flash.last_run.spared > 0
+
+
 def test_training_on_the_validation_set_itself(task, consistent):
     examples = task.examples(8)
     program = task.gepa(executor=Flash(progress=False)).compile(task.student(), trainset=examples, valset=examples)

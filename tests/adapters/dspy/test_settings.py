@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import dspy
 import pytest
+from dspy_awaited import Awaited
+from dspy_task import FIELD, fields
 
 from flashevolve_plugins import Flash
 
@@ -82,6 +84,17 @@ def test_what_the_host_asked_is_in_dspys_caches(how, task, server, summary):
     assert mine["candidates"] == host["candidates"][: len(mine["candidates"])]
 
 
+def test_what_an_async_program_asked_is_in_dspys_caches(task, server):
+    """dspy keeps what was awaited apart from what was not."""
+    flash = Flash(progress=False, max_items=1)
+    first = task.compile(flash, student=Awaited())
+    asked = sum(server.requests.values())
+    second = task.compile(flash, student=Awaited())
+    assert sum(server.requests.values()) == asked > 20
+    found = [each.detailed_results.val_aggregate_scores for each in (first, second)]
+    assert found[0] == found[1]
+
+
 def test_what_many_items_at_once_asked_is_in_dspys_caches(task, server, consistent):
     consistent(task, task.compile(Flash(progress=False, staleness="full")), 100)
     assert 0 < server.requests["task"] < len(task.metric_calls)  # the rest was known
@@ -119,16 +132,81 @@ def test_usage_around_compile_counts_what_the_hosts_does(how, threads, task, ser
         assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("student", [None, Awaited], ids=["a plain program", "an async program"])
 @pytest.mark.parametrize("how", [{"lockstep": True}, {}], ids=str)
-def test_usage_in_the_settings_is_each_predictions_own(how, task, server):
+def test_usage_in_the_settings_is_each_predictions_own(how, student, task, server):
+    if student is not None and how:
+        pytest.skip("the host cannot call it")
     seen = []
     task.on_metric = lambda gold, pred, name: seen.append(pred.get_lm_usage())
     with dspy.context(track_usage=True):
-        task.compile(Flash(progress=False, **how), max_metric_calls=60)
+        task.compile(Flash(progress=False, **how), student=student and student(), max_metric_calls=60)
     assert len(seen) > 20
     tokens = [usage[task.task_lm.model]["prompt_tokens"] for usage in seen if usage]
     assert tokens
     assert set(tokens) == {TOKENS}  # neither lost, nor counted for another example's prediction too
+
+
+@pytest.mark.parametrize("student", [None, Awaited], ids=["a plain program", "an async program"])
+def test_usage_around_compile_loses_an_async_programs_as_a_plain_ones(student, task, server):
+    """As with the host's several threads: reflections count, examples do not."""
+    with dspy.track_usage() as usage:
+        task.compile(Flash(progress=False), student=student and student(), max_metric_calls=60)
+    assert set(usage.usage_data) == {task.reflection_lm.model}
+    assert len(usage.usage_data[task.reflection_lm.model]) == server.requests["reflection"] > 0
+
+
+EXECUTORS = {
+    "the host": None,
+    "lockstep": Flash(progress=False, lockstep=True),
+    "one item at a time": Flash(progress=False, max_items=1),
+    "many items at once": Flash(progress=False),
+}
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("awaited", [False, True])
+def test_each_predictor_uses_the_lm_and_the_adapter_that_it_was_given(awaited, name, task):
+    """One has an LM of its own, one is called under an adapter, and all else is the caller's."""
+    if awaited and name in {"the host", "lockstep"}:
+        pytest.skip("the host cannot call it")
+    asked = {model: Counter() for model in ("mine", "task")}
+
+    def answers(model):
+        def answer(system, user):
+            chat = FIELD.search(user)
+            field = chat[1] if chat else "answer"
+            asked[model][field, "chat" if chat else "JSON"] += 1
+            right = task._right(field, user.split("rule ")[1][0], system)
+            return fields(**{field: right}) if chat else json.dumps({field: right})
+
+        return task.make_lm(model, answer)
+
+    class Given(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.draft = dspy.Predict(dspy.Signature("question -> draft", "Answer."))
+            self.final = dspy.Predict(dspy.Signature("question, draft -> answer", "Answer."))
+            self.draft.lm = answers("mine")
+
+    class Plain(Given):
+        def forward(self, question):
+            draft = self.draft(question=question).draft
+            with dspy.context(adapter=dspy.JSONAdapter()):
+                return dspy.Prediction(draft=draft, answer=self.final(question=question, draft=draft).answer)
+
+    class AwaitedToo(Given):
+        async def aforward(self, question):
+            draft = (await self.draft.acall(question=question)).draft
+            with dspy.context(adapter=dspy.JSONAdapter()):
+                answer = (await self.final.acall(question=question, draft=draft)).answer
+            return dspy.Prediction(draft=draft, answer=answer)
+
+    with dspy.context(lm=answers("task"), adapter=dspy.ChatAdapter()):
+        task.compile(EXECUTORS[name], student=AwaitedToo() if awaited else Plain(), max_metric_calls=60)
+    assert set(asked["mine"]) == {("draft", "chat")}
+    assert set(asked["task"]) == {("answer", "JSON")}
+    assert asked["mine"].total() == asked["task"].total() > 20
 
 
 SCRATCH = ContextVar("scratch", default=None)

@@ -143,6 +143,19 @@ def test_the_candidate_tree_is_drawn_at_every_candidate_as_long_as_there_is_time
     assert (tmp_path / "candidate_tree.html").read_text() == trees[-1]
 
 
+def test_no_text_of_a_candidate_ends_the_script_of_its_page(kit, tmp_path):
+    reflection, evil = kit.Reflection(), "</script><script>alert(1)</script><!--"
+    answer = reflection.answer
+    reflection.answer = lambda prompt: answer(prompt).removesuffix("```") + evil + "\n```"
+    run = kit.run(kit.flash(staleness="full"), run_dir=str(tmp_path), reflection=reflection)
+    assert any(evil in candidate["a"] for candidate in run.result.candidates)
+    page = (tmp_path / "candidate_tree.html").read_text()
+    assert page.count("<script") == page.count("</script>") == 1
+    nodes = page.partition("const NODES = ")[2].partition("\nconst DOT")[0].removesuffix(";")
+    assert [node["components"] for node in json.loads(nodes)] == run.result.candidates
+    assert page == [call for call in run.tracked if call[0] == "log_html"][-1][1][0]
+
+
 def test_a_user_s_own_copy_of_the_state_is_written_at_once(kit, tmp_path, never_free):
     copies, recorder = tmp_path / "copies", kit.Callbacks()
     copies.mkdir()

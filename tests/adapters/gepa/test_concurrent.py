@@ -9,6 +9,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling, PxNSampling, 
 from gepa.strategies.proposal_selection import AllImprovements, BestImprovement, TopKImprovements
 
 from flashevolve_plugins import UnknownNameError
+from flashevolve_plugins.hooks import Fixed
 
 MERGES = {"use_merge": True, "max_merge_invocations": 20}
 
@@ -51,6 +52,7 @@ def test_any_run_keeps_the_host_s_invariants_and_the_budget(kit, dispatch, numbe
             {"staleness": "merge"},
         ]
     )
+    settings["control"] = luck.choice(["pull", "adaptive", Fixed(rollout=2, propose=1, validate=1), Fixed(regate=1)])
     run = kit.run(kit.flash(**settings), calls=limit, seed=number, adapter=adapter, **options)
     kit.check(run, limit)
     assert run.adapter.outside == 0

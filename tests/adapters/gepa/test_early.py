@@ -112,10 +112,10 @@ def test_a_seed_that_cannot_be_validated_ends_the_run_and_every_item(kit, record
     class Broken(kit.Words):
         def working(self, batch, candidate):
             if batch == [105]:
-                raise ConnectionError("nobody there")
+                raise LookupError("nothing there")
 
     run, records = recorded(adapter=Broken(), catch=True)
-    assert isinstance(run.error, ConnectionError)
+    assert isinstance(run.error, LookupError)
     assert run.result is None
     ends = {each.number: each.terminal.value for each in records.all}
     assert ends.pop(1) == "failed"

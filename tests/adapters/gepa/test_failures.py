@@ -1,6 +1,7 @@
 """What raises, where, and what the host's users see of it: as the host's own loop does it."""
 
 import threading
+from collections import Counter
 
 import pytest
 from gepa.proposer.merge import MergeProposer
@@ -11,7 +12,10 @@ from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import AllImprovements
 from gepa.utils import MaxCandidateProposalsStopper
+from gepa_task import score
 
+from flashevolve_plugins import BackendError
+from flashevolve_plugins._calls import MOST_TRIES
 from flashevolve_plugins._inline import InlineDriver
 from flashevolve_plugins._local import LocalDriver
 from flashevolve_plugins._virtual import VirtualDriver
@@ -340,3 +344,86 @@ def test_workers_that_are_inside_an_evaluation_when_the_run_fails_do_not_hold_it
     run = kit.run(flash, adapter=Held(), catch=True)
     assert str(run.error) == "the second"
     released.set()
+
+
+# -- servers ----------------------------------------------------------------------------------------------------------
+
+
+class Unreachable:
+    """Mixed into an adapter: some evaluations get no answer, and count as none, while all others do."""
+
+    def lost(self, batch, candidate):
+        raise NotImplementedError
+
+    def evaluate(self, batch, candidate, capture_traces=False):
+        if self.lost(batch, candidate):
+            raise ConnectionResetError("reset")
+        return super().evaluate(batch, candidate, capture_traces)
+
+
+def unreachable(kit, lost):
+    return type("Unreachable", (Unreachable, kit.Words), {"lost": staticmethod(lost)})()
+
+
+def test_an_example_that_never_gets_an_answer_costs_its_proposal_alone_and_is_told_as_a_discard(kit):
+    adapter = unreachable(kit, lambda batch, candidate: batch == [3])
+    run = kit.run(kit.flash(clock="virtual"), adapter=adapter, calls=400)
+    kit.check_host_invariants(run, 400)
+    assert run.error is None
+    failed = run.last.ended["failed"]
+    assert failed > 0
+    assert len(run.result.candidates) > 1
+    assert run.callbacks.named("on_error") == []
+    lines = [line for line in run.lines if "never got an answer (ConnectionResetError: reset)" in line]
+    assert len(lines) == failed
+    skipped = run.callbacks.named("on_evaluation_skipped")
+    assert sum("discarded: rollout never got an answer" in each["reason"] for each in skipped) == failed
+    assert run.last.retries == sum(run.last.failures.values()) - failed >= failed * (MOST_TRIES - 1)
+
+
+def test_what_a_server_did_wrong_is_never_charged(kit):
+    tries = Counter()
+
+    def lost(batch, candidate):
+        key = (tuple(batch), tuple(candidate.values()))
+        tries[key] += 1
+        return tries[key] == 1 and hash(batch[0]) % 3 == 0  # the first time
+
+    run = kit.run(kit.flash(clock="virtual"), adapter=unreachable(kit, lost), calls=200)
+    kit.check_host_invariants(run, 200)
+    assert run.last.retries > 5
+    assert sum(count > 1 for count in tries.values()) >= run.last.retries
+
+
+def test_a_reflection_whose_server_fails_is_tried_again_and_not_given_up(kit):
+    reflection = kit.Reflection()
+    count = []
+
+    def reflect(prompt):
+        count.append(1)
+        if len(count) % 2:
+            raise ConnectionResetError("reset")
+        return reflection(prompt)
+
+    run = kit.run(kit.flash(clock="virtual"), reflection=reflect, stop_callbacks=MaxCandidateProposalsStopper(6))
+    assert run.error is None
+    assert not any("reflection failed" in line for line in run.lines)
+    assert run.last.retries == len(count) / 2 == reflection.calls
+    host = kit.run(None, reflection=reflect, stop_callbacks=MaxCandidateProposalsStopper(6))
+    assert any("reflection failed" in line for line in host.lines)  # the host takes its one second chance
+
+
+def test_a_backend_error_has_the_best_candidate_so_far(kit):
+    adapter = kit.Words()
+
+    def working(*_):
+        if adapter.calls > 120:
+            raise ConnectionRefusedError("nobody listens")
+
+    adapter.working = working
+    run = kit.run(kit.flash(clock="virtual"), adapter=adapter, calls=300, catch=True)
+    assert type(run.error) is BackendError
+    best = max(run.last.best_score, run.last.seed_score)
+    assert run.error.score == best > run.last.seed_score
+    assert run.error.best != kit.ONE
+    assert sum(score(each, run.error.best) for each in range(100, 110)) / 10 == pytest.approx(best)

@@ -96,11 +96,11 @@ def test_a_text_proposed_again_is_validated_on_the_examples_that_are_new_to_it(k
 
 def test_reflections_that_all_fail_end_the_run_in_one_sentence(kit):
     def fail(prompt):
-        raise ConnectionError("refused")
+        raise LookupError("no such model")
 
     run = kit.run(kit.flash(max_concurrency=20), reflection=fail, catch=True)
     assert type(run.error) is BackendError
-    assert "first 10 reflections failed (ConnectionError: refused)" in str(run.error)
+    assert "first 10 reflections failed (LookupError: no such model)" in str(run.error)
     assert run.adapter.calls < 150
 
 

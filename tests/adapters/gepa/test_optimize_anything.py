@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import anything_task as task
@@ -140,23 +141,34 @@ def test_a_single_task_evaluates_several_candidates_at_once():
     ],
 )
 def test_what_may_not_run_at_once_runs_alone_while_reflection_goes_on(options):
-    options = dict(options)
-    evaluator = BatchEvaluator() if options.pop("batch", False) else Evaluator()
-    if isinstance(evaluator, BatchEvaluator):
-        options |= {"evaluator": None, "batch_evaluator": evaluator}
-        options |= {"refiner_lm": Refiner()} if "max_refinements" in options else {}
-    else:
-        options["evaluator"] = evaluator
-    reflecting, overlapped = threading.Event(), threading.Event()
-    reflection = task.Words()
+    """The evaluation after the first proposal's waits for that one's reflection, which waits for it."""
+    reflecting, overlapped, waited = threading.Event(), threading.Event(), []
 
-    def reflect():
+    def made_of(flash, evaluating, reflect):
+        given, evaluator, reflection = dict(options), Evaluator(), task.Words()
+        if given.pop("batch", False):
+            evaluator = BatchEvaluator()
+            given |= {"evaluator": None, "batch_evaluator": evaluator}
+            given |= {"refiner_lm": Refiner()} if "max_refinements" in given else {}
+        else:
+            given["evaluator"] = evaluator
+        evaluator.working, reflection.working = lambda: evaluating(evaluator), lambda: reflect(evaluator)
+        return run(flash, reflection_lm=reflection, max_workers=8, **given), evaluator
+
+    before = []  # calls of the evaluator before each reflection
+    made_of(local(max_items=1), lambda evaluator: None, lambda evaluator: before.append(len(evaluator.calls)))
+
+    def evaluating(evaluator):
+        if len(evaluator.calls) > before[0]:
+            waited.append(reflecting.wait(20))
+            overlapped.set()
+
+    def reflect(_):
         reflecting.set()
-        assert overlapped.wait(20)
+        waited.append(overlapped.wait(20))
 
-    reflection.working = reflect
-    evaluator.working = lambda: overlapped.set() if reflecting.is_set() else None
-    made = run(local(), reflection_lm=reflection, max_workers=8, **options)
+    made, evaluator = made_of(local(), evaluating, reflect)
+    assert set(waited) == {True}
     assert evaluator.most_at_once == 1
     assert made.last.slots["task"] == 1
     check(made, 60)
@@ -380,14 +392,15 @@ def test_a_cache_evaluates_nothing_twice(mode):
 def test_a_cache_spares_validations_what_the_gate_has_found_on_the_same_examples(mode):
     host = run(None, mode=mode, cache_evaluation=True, calls=120)
     made = run(flash(max_items=1, staleness="full"), mode=mode, cache_evaluation=True, calls=120)
-    for each in (host, made):
+    for each, spared in ((host, 0), (made, made.last.spared)):
         assert len(each.result.candidates) > 1
         minibatches = sum(len(event["scores"]) for event in each.callbacks.named("on_evaluation_end"))
         size = len(each.engine.valset)
         minibatch = 1 if mode == "single task" else 3
         assert each.result.total_metric_calls == (
-            minibatches + size + (len(each.result.candidates) - 1) * (size - minibatch)
+            minibatches - spared + size + (len(each.result.candidates) - 1) * (size - minibatch)
         )
+    assert made.last.spared > 0
 
 
 def test_a_cache_on_disk_serves_the_next_run(tmp_path):
@@ -429,3 +442,35 @@ def test_the_how_to_page_s_program_runs_as_it_stands(source_root, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert set(done.stdout.split()) == {"sun", "rain", "wind", "snow", "fog"}, done.stderr
     assert done.stderr.splitlines()[-1].startswith("flash: ")
+
+
+class Another(Evaluator):
+    pass
+
+
+class AnotherBatch(BatchEvaluator):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        ({"evaluator": Evaluator}, {"evaluator": Another}),
+        ({"evaluator": None, "batch_evaluator": BatchEvaluator}, {"evaluator": None, "batch_evaluator": AnotherBatch}),
+    ],
+    ids=["alone", "together"],
+)
+def test_a_run_directory_of_another_evaluator_is_refused(tmp_path, same, other):
+    for calls, functions in ((40, same), (60, same), (80, other)):
+        made = {name: kind and kind() for name, kind in functions.items()}
+        with pytest.raises(UsageError, match="the metric differs") if functions is other else nullcontext():
+            run(local(), calls=calls, run_dir=str(tmp_path), **made)
+
+
+def test_a_seedless_run_goes_on_though_the_model_writes_another_seed_then(tmp_path):
+    first = run(local(), calls=40, mode="seedless", run_dir=str(tmp_path))
+    again = run(
+        local(), calls=80, mode="seedless", run_dir=str(tmp_path), reflection_lm=lambda _: "```\nquite another\n```"
+    )
+    assert again.result.candidates[: len(first.result.candidates)] == first.result.candidates
+    assert first.result.total_metric_calls <= 40 < again.result.total_metric_calls <= 80

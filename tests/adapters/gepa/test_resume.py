@@ -70,7 +70,7 @@ def test_either_loop_goes_on_from_the_other_s_state(kit, tmp_path, directions, c
     assert after.result.val_subscores[:known] == before.result.val_subscores
     assert len(after.result.candidates) > known
     assert after.state.is_consistent()
-    paid = after.adapter.calls - 10  # the host validates the seed again, and counts it once
+    paid = after.adapter.calls - 10 * (directions[1] == "host")  # which validates the seed again, and counts it once
     assert after.result.total_metric_calls == before.result.total_metric_calls + paid
     assert after.trace[: len(before.trace)] == before.trace
     assert [entry["i"] for entry in after.trace] == list(range(len(after.trace)))
@@ -88,7 +88,7 @@ def test_a_run_that_is_resumed_with_its_budget_spent_offers_nothing(kit, tmp_pat
     after = kit.run(kit.flash(), run_dir=str(tmp_path), calls=before.result.total_metric_calls + 5)
     assert after.result.total_metric_calls == before.result.total_metric_calls
     assert after.result.candidates == before.result.candidates
-    assert after.adapter.calls == 10
+    assert after.adapter.calls == 0
     assert after.last.ended == {}
 
 

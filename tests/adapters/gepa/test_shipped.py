@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
@@ -12,7 +13,7 @@ from gepa.adapters.generic_rag_adapter.vector_store_interface import VectorStore
 from gepa_adapters import Echo, answer, data, grade, run_all
 from gepa_task import WORDS
 
-from flashevolve_plugins import Flash, UsageError
+from flashevolve_plugins import Flash, UsageError, _governor
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
 from flashevolve_plugins.adapters.gepa.shipped import SHIPPED, declare_shipped
 
@@ -121,6 +122,50 @@ def test_the_rag_adapter_works_at_once_if_the_run_says_so(kit, way):
     meet = (1, 2) if way == "example" else (11, 12)  # the seed is one batch of ten
     run = run_all(kit, lambda model: GenericRAGAdapter(Store(), model), meet=meet, evaluate=way, **RAG)
     assert run.most_at_once >= 2
+
+
+@pytest.mark.parametrize("place", ["the model", "a client", "the store"])
+def test_a_rag_example_whose_server_fails_is_tried_again_and_not_scored(kit, monkeypatch, place):
+    monkeypatch.setattr(_governor, "FIRST_DELAY", 0.01)
+    raised = []
+
+    def fail():
+        if len(raised) < 3:
+            raised.append(1)
+            raise ConnectionResetError("reset")
+
+    class Failing(Echo):
+        def answer(self, messages):
+            if place != "the store":
+                fail()
+            return super().answer(messages)
+
+    class FailingStore(Store):
+        def similarity_search(self, query, k=5, filters=None):
+            if place == "the store":
+                fail()
+            return super().similarity_search(query, k, filters)
+
+    class Client:
+        """As litellm's, with a method instead of a call."""
+
+        def __init__(self, model):
+            self.model = model
+
+        def completion(self, messages):
+            return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=self.model(messages)))])
+
+    task = {
+        "trainset": questions(range(12)),
+        "valset": questions(range(100, 110)),
+        "seed_candidate": RAG["seed_candidate"],
+    }
+    made = Client if place == "a client" else (lambda model: model)
+    flash = Flash(progress=False, reflection_concurrency=4)
+    run = kit.run(flash, adapter=GenericRAGAdapter(FailingStore(), made(Failing())), **task)
+    undisturbed = kit.run(Flash(progress=False), adapter=GenericRAGAdapter(Store(), Echo()), **task)
+    assert run.result.val_subscores[0] == undisturbed.result.val_subscores[0]
+    assert len(raised) == flash.last_run.retries == 3
 
 
 # -- what is matched ------------------------------------------------------------------------------------------------

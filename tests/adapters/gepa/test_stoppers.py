@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from gepa.core.state import GEPAState
 from gepa.utils import (
     CompositeStopper,
     FileStopper,
@@ -15,6 +16,8 @@ from gepa.utils import (
     stop_condition,
 )
 from gepa.utils.stop_condition import MaxReflectionCostStopper, MaxTrackedCandidatesStopper
+
+from flashevolve_plugins import RunStopped
 
 
 class Asked:
@@ -132,9 +135,12 @@ def test_the_remaining_stoppers_of_the_host_are_asked_too(kit):
         stop_callbacks=MaxReflectionCostStopper(0.45, reflection),
     )
     assert run.reflections == 5
-    signals = SignalStopper(signals=[])
-    signals._stop_requested = True
-    assert offered(kit.run(kit.flash(), calls=None, stop_callbacks=signals)) == 0
+    signals = SignalStopper()
+    try:
+        signals._stop_requested = True
+        assert offered(kit.run(kit.flash(), calls=None, stop_callbacks=signals)) == 0
+    finally:
+        signals.cleanup()  # else it would take every later Ctrl-C
 
 
 def test_a_nested_composition_is_asked_as_a_whole(kit):
@@ -173,3 +179,66 @@ def test_a_stopper_that_raises_ends_the_run_as_the_host_s(kit):
     for executor in (None, kit.flash()):
         run = kit.run(executor, stop_callbacks=stopper, raise_on_exception=False, catch=True)
         assert type(run.error) is ZeroDivisionError
+
+
+# -- our own ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [6, 9, 13.5, 20, 31])
+@pytest.mark.parametrize("policy", ["guarded", "merge"])
+def test_a_deadline_ends_the_run_with_everything_told_and_counted(kit, seconds, policy, tmp_path):
+    flash = kit.flash(max_concurrency=6, max_seconds=seconds, staleness=policy)
+    run = kit.run(flash, calls=3000, run_dir=str(tmp_path))
+    kit.check(run, 3000)
+    assert run.result.total_metric_calls == run.adapter.calls
+    assert run.callbacks.names[-1] == "on_optimization_end"
+    assert seconds <= run.last.seconds < seconds + 10
+    assert run.last.ended["cancelled"] > 0
+
+
+def test_without_a_directory_the_run_ends_as_soon_as_what_is_validated_is(kit):
+    run = kit.run(kit.flash(max_concurrency=6, max_seconds=9), calls=3000)
+    kit.check(run, 3000)
+    assert run.last.seconds < 9 + 4  # a validation of ten examples in six slots
+
+
+def test_a_score_that_is_reached_ends_the_run(kit):
+    run = kit.run(kit.flash(stop_score=0.5), calls=3000)
+    assert max(run.result.val_aggregate_scores) >= 0.5
+    assert run.result.total_metric_calls < 1000
+    kit.check(run, 3000)
+
+
+def test_the_error_carries_the_best_once_everything_is_saved(kit, tmp_path):
+    flash = kit.flash(max_seconds=20, on_stop="raise")
+    run = kit.run(flash, calls=3000, run_dir=str(tmp_path), catch=True)
+    state = GEPAState.load(str(tmp_path))
+    scores = state.program_full_scores_val_set
+    best = scores.index(max(scores))
+    assert type(run.error) is RunStopped
+    assert (run.error.best, run.error.score) == (state.program_candidates[best], scores[best])
+    assert (run.error.run_dir, run.error.reason) == (str(tmp_path), "max_seconds=20 are over")
+    assert state.total_num_evals == run.adapter.calls
+    assert run.callbacks.names[-1] == "on_optimization_end"
+
+
+def test_a_run_that_ends_by_its_budget_or_its_host_raises_nothing(kit):
+    for options in ({"calls": 100}, {"calls": 3000, "stop_callbacks": Asked(stop_at=4)}):
+        run = kit.run(kit.flash(max_seconds=1e6, on_stop="raise"), **options)
+        assert run.result is not None
+
+
+def test_a_stop_before_the_seed_is_validated_raises_and_spends_no_more(kit):
+    run = kit.run(kit.flash(max_concurrency=1, max_seconds=3, grace=2), calls=3000, catch=True)
+    assert type(run.error) is RunStopped
+    assert run.error.best is None
+    assert 2 <= run.adapter.calls <= 5
+
+
+def test_a_resumed_run_that_is_stopped_at_once_gives_its_result_back(kit, tmp_path):
+    first = kit.run(kit.flash(), run_dir=str(tmp_path))
+    (tmp_path / "flashevolve.stop").touch()
+    again = kit.run(kit.flash(), run_dir=str(tmp_path), calls=3000)
+    assert again.result.candidates == first.result.candidates
+    assert again.adapter.calls == 0
+    assert not (tmp_path / "flashevolve.stop").exists()

@@ -7,7 +7,7 @@ from gepa_task import ONE, Reflection
 from langchain_core.language_models.chat_models import SimpleChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from flashevolve_plugins import Flash, UsageError
+from flashevolve_plugins import Flash, UsageError, _governor
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
 from flashevolve_plugins.adapters.gepa.shipped import declare_shipped
 
@@ -75,7 +75,7 @@ def test_what_the_rollout_raises_is_the_example_s_failure_as_in_the_host(kit):
     class Failing(Echo):
         def answer(self, messages):
             if messages[1]["content"] == "case 105":
-                raise ConnectionError("no answer")
+                raise LookupError("no answer")
             return super().answer(messages)
 
     task = {"trainset": data(range(12)), "valset": data(range(100, 110))}
@@ -84,6 +84,25 @@ def test_what_the_rollout_raises_is_the_example_s_failure_as_in_the_host(kit):
         run = kit.run(executor, adapter=adapter(Failing(), show_progress=False), **task)
         seen.append(run.result.val_subscores[0][5])
     assert seen == [0.25, 0.25]
+
+
+def test_a_rollout_whose_server_fails_is_tried_again_and_not_scored(kit, monkeypatch):
+    monkeypatch.setattr(_governor, "FIRST_DELAY", 0.01)
+    raised = []
+
+    class Failing(Echo):
+        def answer(self, messages):
+            if messages[1]["content"] == "case 105" and len(raised) < 3:
+                raised.append(1)
+                raise ConnectionResetError("reset")
+            return super().answer(messages)
+
+    task = {"trainset": data(range(12)), "valset": data(range(100, 110))}
+    flash = Flash(progress=False, reflection_concurrency=4)
+    run = kit.run(flash, adapter=adapter(Failing(), show_progress=False), **task)
+    undisturbed = kit.run(Flash(progress=False), adapter=adapter(Echo(), show_progress=False), **task)
+    assert run.result.val_subscores[0] == undisturbed.result.val_subscores[0]
+    assert flash.last_run.retries == 3
 
 
 def test_whole_batches_are_refused():

@@ -12,7 +12,7 @@ from gepa.adapters.mcp_adapter import MCPAdapter
 from gepa_adapters import TRAINSET, VALSET, Echo, grade, run_all
 from mcp import StdioServerParameters
 
-from flashevolve_plugins import Flash
+from flashevolve_plugins import Flash, _governor
 from flashevolve_plugins.adapters.gepa.evaluation import evaluator_for
 from flashevolve_plugins.adapters.gepa.shipped import declare_shipped
 
@@ -99,6 +99,26 @@ def test_with_a_function_it_works_one_batch_at_a_time(kit, adapter, caplog):
     run = run_all(kit, lambda model: adapter(model, by_name=False), meet=(), **TASK)
     assert run.most_at_once == len(run.threads) == 1
     assert caplog.messages[0].startswith("MCPAdapter with a function as its model is called one batch at a time: pass")
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["a model's name", "a function"])
+def test_a_batch_whose_model_s_server_fails_is_tried_again_and_not_scored(kit, adapter, monkeypatch, by_name):
+    monkeypatch.setattr(_governor, "FIRST_DELAY", 0.01)
+    raised = []
+
+    class Failing(Caller):
+        def answer(self, messages):
+            if len(raised) < 3:
+                raised.append(1)
+                raise ConnectionResetError("reset")
+            return super().answer(messages)
+
+    task = {"trainset": rows(TRAINSET), "valset": rows(VALSET), "seed_candidate": SEED, "calls": 50}
+    flash = Flash(progress=False, reflection_concurrency=4)
+    run = kit.run(flash, adapter=adapter(Failing(), by_name=by_name), **task)
+    undisturbed = kit.run(Flash(progress=False), adapter=adapter(Caller()), **task)
+    assert run.result.val_subscores[0] == undisturbed.result.val_subscores[0]
+    assert len(raised) == flash.last_run.retries == 3
 
 
 def test_two_sessions_at_once_with_a_server_made_with_the_sdk(adapter):

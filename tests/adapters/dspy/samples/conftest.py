@@ -36,34 +36,41 @@ def kit() -> Any:  # noqa: C901 - many small things under one name
     import dspy
     from dspy.teleprompt.bootstrap_trace import FailedPrediction
     from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
-    from dspy.utils.exceptions import AdapterParseError, LMTransportError
+    from dspy.utils.exceptions import AdapterParseError, LMAuthError
 
     from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator
 
     scores = {"true": True, "false": False, "zero": 0, "none": None, "text": "high", "scoreless": dspy.Prediction(a=1)}
-    raising = {"boom": RuntimeError, "down": LMTransportError, "metric": KeyError, "lost": ValueError}
+    raising = {"boom": RuntimeError, "down": LMAuthError, "metric": KeyError, "lost": ValueError}
     raising |= {"partly": AdapterParseError, "foreign": AdapterParseError}
 
-    class Two(dspy.Module):
+    class Predictors(dspy.Module):
         def __init__(self):
             super().__init__()
             self.draft = dspy.Predict("question -> draft")
             self.final = dspy.Predict("question, draft -> answer, why")
 
-        def forward(self, question):
+        def before(self, question):
             if question == "boom":
                 raise RuntimeError(question)
             if question == "foreign":
                 raise AdapterParseError("x", dspy.Signature("a -> b"), "of no predictor here")
-            if question == "given":
-                return FailedPrediction("made by the program", format_reward=0.5)
             if question in ("exit", "interrupt"):
                 raise SystemExit if question == "exit" else KeyboardInterrupt
-            draft = self.draft(question=question).draft
+
+        def between(self, question):
             if question == "down":
-                raise LMTransportError("no server")
+                raise LMAuthError("no key")
             if dspy.settings.usage_tracker is not None:
                 dspy.settings.usage_tracker.add_usage("lm", {"tokens": 1})
+
+    class Two(Predictors):
+        def forward(self, question):
+            self.before(question)
+            if question == "given":
+                return FailedPrediction("made by the program", format_reward=0.5)
+            draft = self.draft(question=question).draft
+            self.between(question)
             return "no prediction" if question == "odd" else self.final(question=question, draft=draft)
 
     class Called(Two):
@@ -142,5 +149,5 @@ def kit() -> Any:  # noqa: C901 - many small things under one name
                 raise RuntimeError("boom")
             return '{"answer": "an answer"}'
 
-    names = (Two, Called, metric, example, adapter, evaluate, by_host, shape, row, Canned)
+    names = (Predictors, Two, Called, metric, example, adapter, evaluate, by_host, shape, row, Canned)
     return SimpleNamespace(CANDIDATE=CANDIDATE, raising=raising, **{each.__name__: each for each in names})

@@ -12,6 +12,7 @@ from dspy.utils.callback_context import ACTIVE_CALL_ID
 from dspy.utils.exceptions import AdapterParseError
 from gepa.core.adapter import EvaluationBatch
 
+from flashevolve_plugins import UsageError
 from flashevolve_plugins.adapters.dspy.samples import ExampleEvaluator, merge
 
 FAILURE = 0.25  # as in the conftest's adapter
@@ -49,18 +50,46 @@ def test_a_raising_example_keeps_its_place_even_where_the_host_drops_it(kit):
 
 @both_ways
 @pytest.mark.parametrize(("question", "error"), [("none", TypeError), ("text", TypeError), ("scoreless", ValueError)])
-def test_a_score_that_is_no_number_raises_as_in_the_host(question, error, traced, kit):
+def test_a_score_that_is_no_number_raises_where_the_host_raises(question, error, traced, kit):
     with pytest.raises(error):
         kit.by_host(kit.adapter(), [question], traced)
-    with pytest.raises(error):
+    with pytest.raises(UsageError, match="which holds no number"):
         kit.evaluate(kit.adapter(), [question], traced)
 
 
 @both_ways
-@pytest.mark.parametrize(("question", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt)])
-def test_leaving_the_interpreter_is_no_failure_of_an_example(question, error, traced, kit):
-    with pytest.raises(error):
-        kit.evaluate(kit.adapter(), [question], traced)
+def test_an_interrupt_is_no_failure_of_an_example(traced, kit):
+    with pytest.raises(KeyboardInterrupt):
+        kit.evaluate(kit.adapter(), ["interrupt"], traced)
+
+
+@both_ways
+def test_sys_exit_is_its_example_s_failure_and_told_once(traced, caplog, kit):
+    batches = kit.evaluate(kit.adapter(), ["exit", "exit"], traced)
+    assert [batch.scores for batch in batches] == [[FAILURE], [FAILURE]]
+    told = [each for each in caplog.messages if "sys.exit" in each and "This is said once" in each]
+    assert len(told) == 1
+
+
+@both_ways
+@pytest.mark.parametrize("running", ["program", "metric", "flex program", "flex metric"])
+def test_a_failure_of_a_server_is_no_failure_of_the_example(running, traced, kit, monkeypatch):
+    flex = running.startswith("flex")
+    live = kit.adapter(dspy.Flex("question -> answer", interpreter_factory=kit.Canned)) if flex else kit.adapter()
+    error, told = ConnectionResetError("reset"), []
+
+    def fail(*_, **__):
+        raise error
+
+    if running.endswith("metric"):
+        live.metric_fn = fail
+    else:
+        monkeypatch.setattr(type(live.student), "forward", fail)
+    candidate = dict.fromkeys(live._flex_paths, live.student.module_src) if flex else kit.CANDIDATE
+    with pytest.raises(ConnectionResetError) as caught:
+        kit.evaluate(live, ["true"], traced, candidate, told)
+    assert caught.value is error
+    assert told == []
 
 
 @both_ways
