@@ -183,13 +183,22 @@ class Commits:
         found: defaultdict[str, float] = defaultdict(float)
         rows = self.profile.getstats()
         callers = _callers(rows)
+        known: dict[tuple[Any, int], dict[str, float]] = {}
         for row in rows:
-            for owner, share in _owners(row.code, callers).items():
+            for owner, share in _owners(row.code, callers, known=known).items():
                 found[owner] += 1e3 * share * row.inlinetime / self.count
-                found["our calls"] += row.callcount * share / self.count if owner == "ours" else 0
+            if _owner_by_place(row.code) == "ours":
+                found["our calls"] += row.callcount / self.count
             if getattr(row.code, "co_name", "") in {"save", "_log_candidate_tree"} and _is_in(row.code, _HOST):
                 found[row.code.co_name] += 1e3 * row.totaltime / self.count
         return found
+
+
+def _owner_by_place(code: Any) -> str | None:
+    """Whose a function is by where it stands; ``None`` for a library's."""
+    if _is_in(code, _OURS):
+        return "benchmark" if _is_in(code, _OURS / "benchmarks") else "ours"
+    return "host" if _is_in(code, _HOST) else None
 
 
 def _is_in(code: Any, folder: Path) -> bool:
@@ -205,18 +214,37 @@ def _callers(rows: Sequence[Any]) -> dict[Any, dict[Any, float]]:
     return callers
 
 
-def _owners(code: Any, callers: Mapping[Any, Mapping[Any, float]], depth: int = 8) -> dict[str, float]:
-    """Whose time a function's is; that of a library's is its callers', in proportion."""
-    if _is_in(code, _OURS):
-        return {"benchmark" if _is_in(code, _OURS / "benchmarks") else "ours": 1.0}
-    if _is_in(code, _HOST):
-        return {"host": 1.0}
+def _owners(
+    code: Any,
+    callers: Mapping[Any, Mapping[Any, float]],
+    depth: int = 8,
+    known: dict[tuple[Any, int], dict[str, float]] | None = None,
+) -> dict[str, float]:
+    """Whose time a function's is; that of a library's is its callers', in proportion.
+
+    Args:
+        code: of the function.
+        callers: as :func:`_callers` gives them.
+        depth: callers of callers that are asked at most.
+        known: what was found of each function and depth: libraries call themselves in more ways than can be followed.
+    """
+    known = {} if known is None else known
+    if (code, depth) not in known:
+        known[code, depth] = _owners_now(code, callers, depth, known)
+    return known[code, depth]
+
+
+def _owners_now(
+    code: Any, callers: Mapping[Any, Mapping[Any, float]], depth: int, known: dict[tuple[Any, int], dict[str, float]]
+) -> dict[str, float]:
+    if (owner := _owner_by_place(code)) is not None:
+        return {owner: 1.0}
     total = sum(callers.get(code, {}).values())
     if not total or not depth:
         return {"other": 1.0}
     found: defaultdict[str, float] = defaultdict(float)
     for caller, inline in callers[code].items():
-        for owner, share in _owners(caller, callers, depth - 1).items():
+        for owner, share in _owners(caller, callers, depth - 1, known).items():
             found[owner] += share * inline / total
     return found
 

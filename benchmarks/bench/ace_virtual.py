@@ -116,10 +116,11 @@ class ReadingFlash(VirtualFlash):
 
     model: VirtualModel | None = None
 
-    def open_driver(self, limits: Limits, *, pool: Pool, spent: int = 0) -> Driver:
+    def open_driver(self, limits: Limits, *, pool: Pool, spent: int = 0, speculate: bool = False) -> Driver:
         """A driver for one run, with fresh policies."""
         assert self.server is not None and self.model is not None  # noqa: S101, PT018 - given where this is made
-        return ReadingDriver(self.model, self.server, limits, self.open_hooks(), pool=pool, spent=spent)
+        hooks = self.open_hooks(speculate=speculate)
+        return ReadingDriver(self.model, self.server, limits, hooks, pool=pool, spent=spent)
 
 
 def run_virtual(key: AceKey, asked: Questions) -> AceRecord:

@@ -101,9 +101,15 @@ def plan(options: argparse.Namespace) -> list[Table]:
     if len(named) > 1 or (named and chosen):
         raise UsageError(f"{' and '.join([*named, *chosen][:2])} do not go together: drop one.")
     tables = [_changed(table, options) for table in _tables(options, chosen=bool(chosen))]
-    for profile in (cell.profile for table in tables if table.clock == "virtual" for cell in table.cells):
-        if PROFILES[profile].max_requests is not None:
-            raise UsageError(f"--profile={profile} refuses requests, which virtual time knows not: add --clock server.")
+    for clock, name in sorted({(table.clock, cell.profile) for table in tables for cell in table.cells}):
+        profile = PROFILES.get(name)
+        if profile is not None and clock == "virtual" and profile.max_requests is not None:
+            raise UsageError(f"--profile={name} refuses requests, which virtual time knows not: add --clock server.")
+        if profile is not None and clock == "server" and profile.lengths.share:
+            raise UsageError(
+                f"--profile={name} knows how long each example's answers are, which the simulated server does not: "
+                "leave out --clock server."
+            )
     for rival in dict.fromkeys(rival for table in tables for rival in table.rivals):
         parse(rival)
     return tables

@@ -45,8 +45,22 @@ _LANDSCAPES = ("additive", "distractors", "length", "conflicts", "all")
 _STRATEGIES = ("independent-4", "independent-8", "independent-16", "pxn-2x2", "pxn-2x4", "pxn-4x4")
 _BOTH = tuple(f"{name}{selection}" for name in _STRATEGIES for selection in ("", "/best"))
 _POLICIES = ("full", "full/8", "guarded:0", "guarded:4")
+_EARLY = (
+    "",
+    "+decided",
+    "+trailing",
+    "+speculative:0.5",
+    "+speculative:0.7",
+    "+speculative:0.85",
+    "+decided+trailing",
+    "+decided+speculative:0.7",
+    "+decided+speculative:0.7+trailing",
+    "+decided+speculative:0.7+trailing+reorder",
+)
 _LADDER = ("full", "guarded:0", "reflective", "best-first", "merge")
 _USUAL = ("sequential", "independent-16", "independent-16/best", "gepa:independent-16", "full", "guarded", "merge")
+_CONTROLS = ("", "@fixed:1-1", "@fixed:4-2", "@fixed:16-8", "@adaptive")
+_ORDERS = ("", "+longest-first", "+reorder")
 
 TABLES = {
     each.name: each
@@ -113,6 +127,37 @@ TABLES = {
                 Cell(profile="laptop", slots=4, val=50),
             ),
             _USUAL,
+            16,
+        ),
+        Table(
+            "control",
+            "Workers per stage: as many as the slots allow, fixed, or by the paper's rate rule; in virtual time",
+            "virtual",
+            (Cell(), Cell(slots=128)),
+            ("sequential", *(f"{policy}{control}" for policy in ("full", "merge") for control in _CONTROLS)),
+            16,
+        ),
+        Table(
+            "ordering",
+            "The order of a validation's samples, where half of an answer's length is its example's; in virtual time",
+            "virtual",
+            tuple(Cell(profile="h100-examples", val=val, calls=calls) for val, calls in ((100, 3000), (300, 10000))),
+            ("sequential", *(f"merge{order}" for order in _ORDERS), "guarded", "guarded+longest-first"),
+            16,
+        ),
+        Table(
+            "speculation",
+            "Stages that are left before their last sample: gates that are decided, validations that most speaks for or"
+            " against; in virtual time",
+            "virtual",
+            tuple(Cell(landscape=name, val=val) for name in ("additive", "conflicts") for val in (100, 300)),
+            (
+                "sequential",
+                *(f"full{plugins}" for plugins in ("", "+decided", "+trailing", "+speculative:0.7")),
+                *(f"guarded{plugins}" for plugins in ("", "+decided", "+trailing", "+speculative:0.7")),
+                "merge-at-once",
+                *(f"merge{plugins}" for plugins in _EARLY),
+            ),
             16,
         ),
         Table(

@@ -15,10 +15,25 @@ SEQUENTIAL = "sequential"
 TURBO = "turbo-gepa"
 
 #: Policies of flash: the name before ``:BOUND`` and ``/ITEMS``, and the options of ``Flash`` that it stands for. Any
-#: other installed staleness policy goes by its own name.
+#: other installed staleness policy goes by its own name. All but ``flash``, what users get who set nothing, leave no
+#: stage early unless a plugin behind the name does.
 POLICIES: dict[str, dict[str, Any]] = {
+    "flash": {"speculate": None},
     "full": {"staleness": "full"},
     "guarded": {"staleness": "guarded"},
+    "merge-remembers": {"staleness": "merge", "remember_rejected": True},
+    "merge-at-once": {"least": 1},
+    "guarded-remembers": {"staleness": "guarded", "remember_rejected": True},
+}
+
+#: Built-in plugins that a policy's name may carry: the name behind ``+``, and the class in
+#: ``flashevolve_plugins.hooks``, which takes the number behind ``:`` as its first argument. A new one is one line here.
+PLUGINS = {
+    "reorder": "Reorder",
+    "longest-first": "LongestFirst",
+    "decided": "Decided",
+    "speculative": "Speculative",
+    "trailing": "Trailing",
 }
 
 #: Packages of rivals that live in an environment of their own, because theirs do not go with the hosts'.
@@ -27,11 +42,17 @@ REQUIREMENTS = {TURBO: ("turbo-gepa==0.1.6",)}
 #: Examples of every kind, for error messages and help.
 KNOWN = (
     SEQUENTIAL, "independent-16", "independent-16/best", "pxn-4x4", "gepa:pxn-2x4/best", TURBO,
-    *POLICIES, "reflective", "best-first", "merge",
+    *POLICIES, "reflective", "best-first", "merge", "merge@adaptive", "merge@fixed:16-8",
 )  # fmt: skip
 
+#: Stages of one proposal, which have the first number of ``@fixed:P-V``; its validation has the second.
+_PROPOSING = ("rollout", "propose", "gate")
+_FIXED = re.compile(r"fixed:(?P<proposing>\d+)-(?P<validating>\d+)")
 _STRATEGY = re.compile(r"independent-(?P<n>\d+)|pxn-(?P<p>\d+)x(?P<m>\d+)")
-_POLICY = re.compile(r"(?P<name>[\w-]+?)(?::(?P<bound>\d+))?(?:/(?P<items>\d+))?")
+_POLICY = re.compile(
+    r"(?P<name>[\w-]+?)(?::(?P<bound>\d+))?(?:/(?P<items>\d+))?(?:@(?P<control>[\w:-]+))?(?P<plugins>(?:\+[\w.:-]+)*)"
+)
+_PLUGIN = re.compile(r"(?P<name>[\w-]+)(?::(?P<number>\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,8 @@ def parse(name: str) -> Rival:
     Args:
         name: ``sequential``; ``independent-N`` or ``pxn-PxN``, with ``/best`` behind it where only the best improvement
             is validated, and ``gepa:`` before it where ``gepa.optimize`` runs; ``turbo-gepa``; or a policy of flash,
-            ``NAME[:BOUND][/ITEMS]``.
+            ``NAME[:BOUND][/ITEMS]``, with ``@pull``, ``@adaptive`` or ``@fixed:P-V`` behind it for its control, and any
+            number of ``+PLUGIN[:NUMBER]`` behind that: fresh ones each time.
 
     Raises:
         UnknownNameError: it stands for nothing.
@@ -105,13 +127,42 @@ def _flash_options(name: str) -> dict[str, Any]:
     policy = _POLICY.fullmatch(name)
     if policy is None:
         raise UnknownNameError("rival", name, KNOWN)
-    options = dict(POLICIES.get(policy["name"], {"staleness": policy["name"]}))
+    options = {"speculate": False, **POLICIES.get(policy["name"], {"staleness": policy["name"]})}
+    if "least" in options:  # a policy of its own for each run: it learns
+        from flashevolve_plugins.hooks import Merge  # noqa: PLC0415 - loads plugins
+
+        options["staleness"] = Merge(least=options.pop("least"))
     if policy["bound"]:
         options["max_staleness"] = int(policy["bound"])
     if policy["items"]:
         options["max_items"] = int(policy["items"])
+    if policy["control"]:
+        options["control"] = _control(policy["control"])
+    if policy["plugins"]:
+        options["plugins"] = [_plugin(each) for each in policy["plugins"].split("+")[1:]]
     try:
         Flash(**options)
     except UnknownNameError as error:
         raise UnknownNameError("rival", name, KNOWN) from error
     return options
+
+
+def _control(name: str) -> Any:
+    """The control that ``adaptive``, ``pull`` or ``fixed:P-V`` stands for."""
+    from flashevolve_plugins.hooks import Fixed  # noqa: PLC0415 - loads plugins
+
+    fixed = _FIXED.fullmatch(name)
+    if fixed is None:
+        return name
+    return Fixed(**dict.fromkeys(_PROPOSING, int(fixed["proposing"])), validate=int(fixed["validating"]))
+
+
+def _plugin(text: str) -> object:
+    """A fresh built-in plugin."""
+    from flashevolve_plugins import hooks  # noqa: PLC0415 - loads plugins
+
+    found = _PLUGIN.fullmatch(text)
+    if found is None or found["name"] not in PLUGINS:
+        raise UnknownNameError("plugin of a rival", text, PLUGINS)
+    kind, number = getattr(hooks, PLUGINS[found["name"]]), found["number"]
+    return kind() if number is None else kind(float(number) if "." in number else int(number))

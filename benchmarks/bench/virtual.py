@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class LandscapeAdapter:
         self._seed = seed
         self._seen: Counter[str] = Counter()
         self._draw = random.Random(seed)
+        self._own = cache(partial(_own_length, seed))
 
     def true_score(self, candidate: dict[str, str]) -> float:
         """The score of a candidate without noise."""
@@ -129,10 +131,13 @@ class LandscapeAdapter:
     def _jobs(self, candidate: dict[str, str], batch: Sequence[str]) -> list[list[Request]]:
         """An example is one request per component, each after the other."""
         prompts = [count_tokens(candidate[name]) for name in self.components]
-        return [[self._request(prompt + count_tokens(question)) for prompt in prompts] for question in batch]
+        return [
+            [self._request(prompt + count_tokens(question), self._own(question)) for prompt in prompts]
+            for question in batch
+        ]
 
-    def _request(self, prompt: int) -> Request:
-        output = self._profile.lengths.draw(self._draw, self._median)
+    def _request(self, prompt: int, own: float | None = None) -> Request:
+        output = self._profile.lengths.draw(self._draw, self._median, own)
         return Request(prompt, output, self._profile.latency.draw_slowness(self._draw))
 
     def _asked(self, question: str) -> list[tuple[str, str]]:
@@ -149,16 +154,23 @@ class LandscapeAdapter:
         return int.from_bytes(digest.digest(), "big")
 
 
+def _own_length(seed: int, question: str) -> float:
+    """An example's own part of how long its answers are."""
+    digest = blake2b(f"{seed}\x1flength\x1f{question}".encode(), digest_size=8)
+    return random.Random(int.from_bytes(digest.digest(), "big")).gauss(0, 1)
+
+
 class _Silent:
     def log(self, *_: Any) -> None:
         """Log nothing."""
 
 
-def run_virtual(key: RunKey) -> Record:
+def run_virtual(key: RunKey, watching: Sequence[object] = ()) -> Record:
     """Run ``gepa.optimize`` once in virtual time.
 
     Args:
         key: which run. A rival on dspy batches and reflects as ``dspy.GEPA`` does; the loop is gepa's in both.
+        watching: further plugins of a run under flash.
     """
     import gepa  # noqa: PLC0415 - only with the host
 
@@ -171,7 +183,7 @@ def run_virtual(key: RunKey) -> Record:
         flash = VirtualFlash(
             max_concurrency=cell.slots,
             reflection_concurrency=cell.slots,
-            **rival.flash,
+            **{**rival.flash, "plugins": [*rival.flash.get("plugins", ()), *watching]},
             progress=False,
             server=server,
         )

@@ -15,6 +15,7 @@ from flashevolve_plugins.benchmarks.server.latency import TokenClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from flashevolve_plugins._calls import End
     from flashevolve_plugins._model import Limits, Sample
     from flashevolve_plugins._policies import Policies
     from flashevolve_plugins._pool import Pool
@@ -93,7 +94,7 @@ class VirtualServer:
             self._answered.pop(progress.key)()
 
 
-class _Started:
+class Started:
     """A sample under way: its crews at work."""
 
     def __init__(self, server: VirtualServer, crews: Sequence[Crew], done: Callable[[], None]) -> None:
@@ -151,10 +152,12 @@ class ServerDriver(Driver):
     def _start(self, item: int, index: int, sample: Sample) -> None:
         crews: Any = () if sample.seconds is None else sample.seconds()
         started = (item, index, sample, self._server.now)
-        _Started(self._server, crews, lambda: self._done.append(started))
+        Started(self._server, crews, lambda: self._done.append(started))
 
-    def _wait(self) -> tuple[int, int, Any, BaseException | None, float]:
+    def _wait(self) -> End | None:
         while not self._done:
+            if self._server.now >= self.due():
+                return None
             self._server.step()
         item, index, sample, began = self._done.popleft()
         seconds = self._server.now - began
@@ -177,7 +180,7 @@ class VirtualFlash(Flash):
 
     server: VirtualServer | None = None
 
-    def open_driver(self, limits: Limits, *, pool: Pool, spent: int = 0) -> Driver:
+    def open_driver(self, limits: Limits, *, pool: Pool, spent: int = 0, speculate: bool = False) -> Driver:
         """A driver for one run, with fresh policies."""
         assert self.server is not None  # noqa: S101 - given where this is made
-        return ServerDriver(self.server, limits, self.open_hooks(), pool=pool, spent=spent)
+        return ServerDriver(self.server, limits, self.open_hooks(speculate=speculate), pool=pool, spent=spent)

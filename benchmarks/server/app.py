@@ -16,6 +16,7 @@ from starlette.routing import Route
 from flashevolve_plugins.benchmarks.server.chat import BadRequestError, ChatRequest, error_body, parse_chat
 from flashevolve_plugins.benchmarks.server.engine import Engine
 from flashevolve_plugins.benchmarks.server.metrics import Counters
+from flashevolve_plugins.benchmarks.server.misbehave import misbehave
 from flashevolve_plugins.benchmarks.server.simulator import Choice, Simulator, count_tokens
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class _Service:
         self._counters = Counters()
         self._started: Engine | None = None
         self._under_way = 0
+        self._requests = 0
 
     @property
     def _engine(self) -> Engine:
@@ -83,6 +85,12 @@ class _Service:
         except BadRequestError as error:
             await JSONResponse(error_body(error), error.status)(scope, receive, send)
             return
+        self._requests += 1
+        faults = self._settings.faults
+        kind = None if faults is None else faults.draw(self._requests)
+        if faults is not None and kind is not None:
+            await misbehave(kind, faults, _an_answer(chat), receive, send)
+            return
         if self._under_way == self._settings.max_requests:
             await self._refuse()(scope, receive, send)
             return
@@ -106,6 +114,21 @@ class _Service:
             429,
             {"Retry-After": f"{math.ceil(wait)}", "Retry-After-Ms": f"{1000 * wait:.0f}"},
         )
+
+
+def _an_answer(chat: ChatRequest) -> dict[str, Any]:
+    """What a request would be answered, to be spoilt."""
+    message = {"role": "assistant", "content": "An answer that nobody gets whole."}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    return {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": chat.model,
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 class _Run:

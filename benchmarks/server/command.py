@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from flashevolve_plugins.benchmarks.landscape import Landscape
 from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
+from flashevolve_plugins.benchmarks.server.faults import Faults
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel, OutputLengths
 from flashevolve_plugins.benchmarks.server.settings import ServerSettings
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _HIGHEST_PORT = 65535
-_Kind = TypeVar("_Kind", Landscape, PlaybookLandscape)
+_Kind = TypeVar("_Kind", Landscape, PlaybookLandscape, Faults)
 
 
 class _UsageError(Exception):
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--playbook", default="{}", metavar="JSON", help="the same of the landscape of playbooks, for ACE's roles")
     add("--max-requests", type=int, help="most requests under way, one more gets status 429 (default: they wait)")
     add("--retry-after", type=float, default=ServerSettings.retry_after, help="seconds that a refused client is told")
+    add("--faults", metavar="JSON", help='what goes wrong on purpose, such as {"kinds": ["503"], "share": 0.1}')
     add("--stop-with-stdin", action="store_true", help="end when standard input closes")
     return parser
 
@@ -123,11 +125,12 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
         max_requests=options.max_requests,
         retry_after=options.retry_after,
         playbook=_landscape("--playbook", options.playbook, PlaybookLandscape),
+        faults=None if options.faults is None else _landscape("--faults", options.faults, Faults),
     )
 
 
 def _landscape(option: str, text: str, kind: Callable[..., _Kind]) -> _Kind:
-    """Return the landscape that a JSON object describes."""
+    """Return the landscape, or the faults, that a JSON object describes."""
     try:
         values: dict[str, Any] = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -137,8 +140,7 @@ def _landscape(option: str, text: str, kind: Callable[..., _Kind]) -> _Kind:
     if unknown := sorted(set(values) - set(known)):
         msg = f"{option} knows no {', '.join(unknown)}, it knows {', '.join(known)}"
         raise _UsageError(msg)
-    if isinstance(values.get("needed"), list):
-        values["needed"] = tuple(values["needed"])
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     try:
         return kind(**values)
     except TypeError as error:
@@ -188,10 +190,12 @@ def arguments(settings: ServerSettings, port: int) -> Sequence[str]:
     }
     if settings.max_requests is not None:
         values["--max-requests"] = settings.max_requests
+    if settings.faults is not None:
+        values["--faults"] = _described(settings.faults)
     named = [f"--model={name}" for name in settings.models]
     return [*(f"{option}={value}" for option, value in values.items()), *named]
 
 
-def _described(landscape: Landscape | PlaybookLandscape) -> str:
-    """Return the JSON object that describes a landscape."""
+def _described(landscape: Landscape | PlaybookLandscape | Faults) -> str:
+    """Return the JSON object that describes a landscape, or faults."""
     return json.dumps({field.name: getattr(landscape, field.name) for field in fields(landscape) if field.init})

@@ -81,17 +81,23 @@ class OutputLengths:
         mean: mean length after the cut.
         sigma: standard deviation of the logarithm, 0 or more.
         maximum: longest output.
+        share: of the variance of the logarithm, 0 to 1, that belongs to the example, alike whenever it is answered; the
+            rest is drawn for each answer.
 
     Raises:
-        ValueError: the mean is not within 1 and the maximum, or sigma is negative.
+        ValueError: the mean is not within 1 and the maximum, sigma is negative, or the share is none.
     """
 
     mean: float = 699.0
     sigma: float = 1.0
     maximum: int = 6000
+    share: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if not 0 <= self.share <= 1:
+            msg = f"the share must lie within 0 and 1: {self}"
+            raise ValueError(msg)
         if not (1 <= self.mean <= self.maximum and 0 <= self.sigma < math.inf):
             msg = f"the mean must lie within 1 and the maximum, and sigma be 0 or more: {self}"
             raise ValueError(msg)
@@ -107,9 +113,18 @@ class OutputLengths:
             low, high = (middle, high) if self._cut_mean(middle) < self.mean else (low, middle)
         return math.exp(high)
 
-    def draw(self, source: random.Random, median: float) -> int:
-        """Return one length, 1 or more, for the ``median`` that ``median()`` returned."""
-        length = median * math.exp(self.sigma * source.gauss(0, 1))
+    def draw(self, source: random.Random, median: float, example: float | None = None) -> int:
+        """Return one length, 1 or more.
+
+        Args:
+            source: of what is drawn for each answer.
+            median: what ``median()`` returned.
+            example: the example's own part, a normal number with mean 0 and deviation 1; ``None`` for no example.
+        """
+        deviation = source.gauss(0, 1)
+        if self.share and example is not None:
+            deviation = math.sqrt(1 - self.share) * deviation + math.sqrt(self.share) * example
+        length = median * math.exp(self.sigma * deviation)
         return max(1, min(self.maximum, round(length)))
 
     def _cut_mean(self, mu: float) -> float:

@@ -104,6 +104,21 @@ class SimulatedServer:
         finally:
             connection.close()
 
+    def kill(self) -> None:
+        """Let the process die at once, as with ``kill -9``; does nothing if it has."""
+        if self._child is not None:
+            self._child.kill()
+        self.close()
+
+    def restart(self) -> None:
+        """Serve again where it served before, after :meth:`kill` or :meth:`close`.
+
+        Raises:
+            ServerStartError: the process ended before it listened.
+        """
+        self._port = urlsplit(self._base_url).port or 0
+        self.__enter__()
+
     def close(self) -> None:
         """End the process and wait for it; a second call does nothing."""
         child, self._child = self._child, None

@@ -38,6 +38,12 @@ PROFILES = {
         " long prompts) and 12,965 (NVIDIA NIM's performance page, Llama-3.1-8B on one H100 at 250 requests);"
         " output lengths as in the FlashEvolve paper: mean 699 tokens, cut at 6,000",
     ),
+    "h100-examples": Profile(
+        "as h100, but half of the variance of an answer's logarithmic length belongs to the example, which is long or"
+        " short in every validation; in virtual time only",
+        "as h100; the half is an assumption, since no published figure separates the two",
+        lengths=OutputLengths(share=0.5),
+    ),
     "api": Profile(
         "a hosted API whose speed does not depend on your load but varies from request to request; 64 run at once,"
         " further ones queue",

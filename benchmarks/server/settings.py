@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flashevolve_plugins.benchmarks.landscape import Landscape
 from flashevolve_plugins.benchmarks.playbook_landscape import PlaybookLandscape
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel, OutputLengths
+
+if TYPE_CHECKING:
+    from flashevolve_plugins.benchmarks.server.faults import Faults
 
 __all__ = ["ServerSettings"]
 
@@ -26,6 +30,7 @@ class ServerSettings:
             run at once wait.
         retry_after: seconds, before the time scale, after which a refused client is told to come back.
         playbook: decides the answers of ACE's roles.
+        faults: what it does wrong on purpose, or ``None``.
 
     Raises:
         ValueError: no model is named, or a number is out of its range.
@@ -39,6 +44,7 @@ class ServerSettings:
     max_requests: int | None = None
     retry_after: float = 1.0
     playbook: PlaybookLandscape = field(default_factory=PlaybookLandscape)
+    faults: Faults | None = None
 
     def __post_init__(self) -> None:
         """Check that there is a model, and the ranges."""

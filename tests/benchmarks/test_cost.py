@@ -145,6 +145,17 @@ def test_what_a_library_takes_belongs_to_who_called_it() -> None:
     assert cost_pool._owners("<nobody called it>", callers) == {"other": 1.0}
 
 
+def test_a_library_that_calls_itself_in_every_way_is_told_in_time() -> None:
+    driver = cost_virtual.VirtualDriver.close.__code__
+    inside: dict[Any, dict[Any, float]] = {
+        f"<{number}>": {f"<{other}>": 1.0 for other in range(60)} for number in range(60)
+    }
+    inside["<0>"][driver] = 60.0
+    shares = cost_pool._owners("<1>", inside)
+    assert set(shares) == {"ours", "other"}
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 

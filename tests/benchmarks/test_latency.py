@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from typing import Any
 
 import pytest
@@ -160,6 +161,18 @@ def test_output_lengths_have_the_mean_after_the_cut() -> None:
     assert sum(length == 6000 for length in drawn) < 0.02 * len(drawn)
 
 
+def test_a_share_of_the_lengths_belongs_to_the_example() -> None:
+    lengths, plain = OutputLengths(maximum=10**9, share=0.5), OutputLengths(maximum=10**9)
+    median, source = lengths.median(), random.Random(1)
+    examples = [source.gauss(0, 1) for _ in range(4_000)]
+    first, second = ([math.log(lengths.draw(source, median, each)) for each in examples] for _ in range(2))
+    assert statistics.correlation(first, second) == pytest.approx(0.5, abs=0.05)
+    assert statistics.stdev(first) == pytest.approx(lengths.sigma, rel=0.05)
+    assert [plain.draw(random.Random(2), median, each) for each in (-3.0, 0.0, 3.0)] == [
+        lengths.draw(random.Random(2), median)
+    ] * 3
+
+
 @pytest.mark.parametrize(("mean", "sigma", "maximum"), [(50, 0.0, 50), (50, 0.0, 90), (80, 2.0, 100), (1, 0.5, 10)])
 def test_output_lengths_reach_odd_means_too(mean: float, sigma: float, maximum: int) -> None:
     lengths = OutputLengths(mean, sigma, maximum)
@@ -179,6 +192,8 @@ def test_output_lengths_reach_odd_means_too(mean: float, sigma: float, maximum: 
         (OutputLengths, {"mean": 7000}),
         (OutputLengths, {"mean": 0}),
         (OutputLengths, {"sigma": -1}),
+        (OutputLengths, {"share": 1.1}),
+        (OutputLengths, {"share": -0.1}),
     ],
 )
 def test_a_parameter_out_of_its_range_is_refused(kind: Any, values: dict[str, float]) -> None:

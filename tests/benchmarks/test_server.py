@@ -16,6 +16,8 @@ import pytest
 from flashevolve_plugins.benchmarks import Landscape
 from flashevolve_plugins.benchmarks.server import LatencyModel, ServerSettings, ServerStartError, SimulatedServer
 from flashevolve_plugins.benchmarks.server import app as app_module
+from flashevolve_plugins.benchmarks.server.command import main
+from flashevolve_plugins.benchmarks.server.faults import KINDS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,3 +272,74 @@ def test_a_server_that_cannot_start_says_why(server: SimulatedServer) -> None:
     port = int(server.base_url.removesuffix("/v1").rpartition(":")[2])
     with pytest.raises(ServerStartError, match=f"port {port} on 127.0.0.1 can't be used"), SimulatedServer(port=port):
         pass
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+WRONG = {"reset": httpx.ReadError, "half-closed": httpx.RemoteProtocolError, "truncated": httpx.RemoteProtocolError}
+
+
+def test_a_server_fails_at_the_requests_that_it_was_told_and_at_no_other() -> None:
+    body, faults = ask(questions(1)[0]), Faults(share=0.5, requests=(2,), seed=1, seconds=0.05)
+    kinds = [faults.draw(number) for number in range(1, 61)]
+    assert set(kinds) == {None, *KINDS}
+    assert kinds[1] is not None
+    with SimulatedServer(ServerSettings(latency=LatencyModel(time_scale=0), faults=faults)) as server:
+        for kind in kinds:
+            _assert_answer(kind, server, body)
+
+
+def _assert_answer(kind: str | None, server: SimulatedServer, body: dict[str, Any]) -> None:
+    if kind in WRONG:
+        with pytest.raises(WRONG[kind]):
+            post(server, body)
+    elif kind == "hang":
+        with pytest.raises(httpx.ReadTimeout):
+            http.post(f"{server.base_url}/chat/completions", json=body, timeout=0.3)
+    elif kind in {"429", "503"}:
+        answer = post(server, body)
+        waits = "1" if kind == "429" else None
+        assert (str(answer.status_code), answer.headers.get("retry-after")) == (kind, waits)
+    elif kind == "malformed":
+        with pytest.raises(json.JSONDecodeError):
+            post(server, body).json()
+    else:
+        assert bool(post(server, body).json()["choices"]) is (kind != "empty")
+
+
+def test_faults_by_chance_follow_their_seed_and_share() -> None:
+    drawn = [Faults(share=0.25, seed=seed, first=11, last=1010) for seed in (0, 0, 1)]
+    kinds = [[each.draw(number) for number in range(1, 1100)] for each in drawn]
+    assert kinds[0] == kinds[1] != kinds[2]
+    hit = [kind for kind in kinds[0] if kind is not None]
+    assert 200 < len(hit) < 300
+    assert set(hit) == set(KINDS)
+    assert not any(kinds[0][:10] + kinds[0][1010:])
+
+
+@pytest.mark.parametrize(
+    ("faults", "complaint"),
+    [
+        ('{"kinds": ["fire"]}', "kinds of faults must be some of reset, "),
+        ('{"kinds": []}', "not none"),
+        ('{"share": 2}', "the share of faults must lie within 0 and 1, not 2"),
+        ('{"chance": 1}', "--faults knows no chance, it knows kinds"),
+        ("7", "--faults must be a JSON object, not 7"),
+    ],
+)
+def test_faults_that_cannot_be_are_refused_in_one_line(faults: str, complaint: str, capsys: Any) -> None:
+    assert main(["--faults", faults]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_server_that_was_killed_serves_again_at_the_same_address() -> None:
+    with SimulatedServer(ServerSettings(latency=LatencyModel(time_scale=0))) as server:
+        url, first = server.base_url, server.pid
+        server.kill()
+        assert server.pid is None
+        with pytest.raises(httpx.ConnectError):
+            post(server, ask(questions(1)[0]))
+        server.restart()
+        assert (server.base_url, server.pid != first) == (url, True)
+        assert post(server, ask(questions(1)[0])).status_code == 200

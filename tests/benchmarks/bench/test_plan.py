@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flashevolve_plugins import UsageError
+from flashevolve_plugins import UnknownNameError, UsageError
 from flashevolve_plugins._cli import main
 from flashevolve_plugins.benchmarks.bench.command import _parser, plan
 from flashevolve_plugins.benchmarks.bench.plan import QUICK, TABLES
-from flashevolve_plugins.benchmarks.bench.rivals import POLICIES, TURBO, Rival, parse
+from flashevolve_plugins.benchmarks.bench.rivals import PLUGINS, POLICIES, TURBO, Rival, parse
 from flashevolve_plugins.benchmarks.presets import PRESETS
 from flashevolve_plugins.benchmarks.server.profiles import PROFILES
+from flashevolve_plugins.hooks import Guarded, Merge
 
 BAD = {
     "no slots": (["--slots", "0"], "--slots=0 must be at least 1"),
@@ -22,9 +23,15 @@ BAD = {
     "unknown rival": (["--rivals", "nobody"], "Unknown rival 'nobody': known are"),
     "a strategy of nothing": (["--rivals", "independent-0"], "a strategy makes at least 1 proposal"),
     "a bound that the policy has not": (["--rivals", "full:2"], "max_staleness"),
+    "an unknown control": (["--rivals", "full@push"], "Unknown rival 'full@push': known are"),
+    "no workers": (["--rivals", "full@fixed:0-1"], "Fixed(rollout=0) must be a whole number of at least 1"),
     "two selections": (["--quick", "--slots", "4"], "--quick and --slots do not go together"),
     "two plans": (["--quick", "--tables", "speed"], "--quick and --tables do not go together"),
     "refusals in virtual time": (["--profile", "api-limited"], "api-limited refuses requests, which virtual time"),
+    "lengths of examples through the server": (
+        ["--profile", "h100-examples", "--clock", "server"],
+        "h100-examples knows how long each example's answers are, which the simulated server does not",
+    ),
     "too small a budget": (["--calls", "200"], "--calls=200 pays for no proposal"),
     "half of a server": (["--server", "http://127.0.0.1:9/v1"], "--server, --model and --data go together"),
     "a model for nobody": (["--model", "gpt"], "--server, --model and --data go together"),
@@ -104,20 +111,52 @@ def test_a_run_is_not_mistaken_for_one_at_another_time_scale():
     assert slow.runs()[0].path != fast.runs()[0].path
 
 
+WHOLE = {"speculate": False}  # but for ``flash``, no stage is left early without a plugin
+
+
 def test_names_stand_for_hosts_strategies_and_policies():
     assert parse("sequential") == Rival("sequential")
     assert parse("gepa:sequential").host == "gepa"
     assert parse("independent-8").sampling == ("IndependentSampling", (8,))
     assert parse("gepa:pxn-2x4/best") == Rival("gepa:pxn-2x4/best", "gepa", ("PxNSampling", (2, 4)), best_only=True)
-    assert parse("guarded:4/8").flash == {"staleness": "guarded", "max_staleness": 4, "max_items": 8}
-    assert parse("full").flash == {"staleness": "full"}
+    assert parse("guarded:4/8").flash == {**WHOLE, "staleness": "guarded", "max_staleness": 4, "max_items": 8}
+    assert parse("flash").flash == {"speculate": None}
+    assert parse("full").flash == {**WHOLE, "staleness": "full"}
+    assert parse("merge@adaptive").flash == {**WHOLE, "staleness": "merge", "control": "adaptive"}
+    assert parse("full/8@pull").flash == {**WHOLE, "staleness": "full", "max_items": 8, "control": "pull"}
+    fixed = parse("full@fixed:16-8").flash["control"]
+    assert fixed.workers == {"rollout": 16, "propose": 16, "gate": 16, "validate": 8}
     assert parse(TURBO).requirements == ("turbo-gepa==0.1.6",)
 
 
 def test_a_policy_is_one_line(monkeypatch):
     monkeypatch.setitem(POLICIES, "two", {"staleness": "full", "max_items": 2})
-    assert parse("two").flash == {"staleness": "full", "max_items": 2}
-    assert parse("two/3").flash == {"staleness": "full", "max_items": 3}
+    assert parse("two").flash == {**WHOLE, "staleness": "full", "max_items": 2}
+    assert parse("two/3").flash == {**WHOLE, "staleness": "full", "max_items": 3}
+
+
+def test_plugins_stand_behind_a_policys_name_and_are_fresh_each_time(monkeypatch):
+    monkeypatch.setitem(PLUGINS, "deep", "Merge")
+    monkeypatch.setitem(PLUGINS, "at-most", "Guarded")
+    flash = parse("guarded:4/8+deep+at-most:2").flash
+    assert (flash["staleness"], flash["max_staleness"], flash["max_items"]) == ("guarded", 4, 8)
+    merge, guarded = flash["plugins"]
+    assert (type(merge), type(guarded), guarded.max_staleness) == (Merge, Guarded, 2)
+    assert parse("full+deep").flash["plugins"][0] is not parse("full+deep").flash["plugins"][0]
+
+
+@pytest.mark.parametrize("name", ["full+nothing", "full+deep:", "full+deep:x", "full+", "sequential+deep"])
+def test_a_plugin_that_is_none_is_told(monkeypatch, name):
+    monkeypatch.setitem(PLUGINS, "deep", "Merge")
+    with pytest.raises(UnknownNameError):
+        parse(name)
+
+
+@pytest.mark.parametrize("plugin", ["at-most:1.5", "at-most:1/2"])
+def test_a_number_that_a_plugin_refuses_is_told(monkeypatch, plugin):
+    monkeypatch.setitem(PLUGINS, "at-most", "Guarded")
+    with pytest.raises((UsageError, UnknownNameError)):
+        parse(f"full+{plugin}")
 
 
 def test_strategies_are_the_hosts_own():

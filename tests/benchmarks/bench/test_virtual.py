@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import pytest
 
 from flashevolve_plugins._errors import FlashEvolveError
 from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey
 from flashevolve_plugins.benchmarks.bench.virtual import LandscapeAdapter, run_virtual
-from flashevolve_plugins.benchmarks.bench.virtual_server import Crew, Request, VirtualServer, _Started
+from flashevolve_plugins.benchmarks.bench.virtual_server import Crew, Request, Started, VirtualServer
 from flashevolve_plugins.benchmarks.server.latency import LatencyModel
 
 SMALL = Cell(slots=4, val=10, calls=80, train=20)
@@ -17,7 +20,7 @@ FIXED = LatencyModel(base_token_time=1.0, half_batch=1e12, prefill_ratio=0.0)
 def took(crews, model=FIXED):
     """Seconds until every crew is done."""
     server, done = VirtualServer(model), []
-    _Started(server, crews, lambda: done.append(server.now))
+    Started(server, crews, lambda: done.append(server.now))
     while not done:
         server.step()
     return done[0]
@@ -98,6 +101,19 @@ def test_a_run_repeats_itself_and_adds_up(rival):
     assert run.requests > run.metric_calls  # reflections are requests too
     assert sum(run.stages.values()) == pytest.approx(1)
     assert 0 < run.busy <= 1.5
+
+
+def test_an_example_is_long_or_short_in_every_validation_where_the_profile_says_so():
+    def lengths(profile, seed=0):
+        adapter = LandscapeAdapter(Cell(profile=profile), "dspy", seed)
+        questions = [f"question {number}" for number in range(300)]
+        (crew,) = adapter.flashevolve_seconds("validate", questions, {"part_1": "Answer."})
+        (again,) = adapter.flashevolve_seconds("validate", questions, {"part_1": "Answer otherwise."})
+        return [[math.log(request.output) for (request,) in each.jobs] for each in (crew, again)]
+
+    assert statistics.correlation(*lengths("h100-examples")) > 0.35
+    assert statistics.correlation(lengths("h100-examples")[0], lengths("h100-examples", seed=1)[0]) < 0.2
+    assert abs(statistics.correlation(*lengths("h100"))) < 0.2
 
 
 @pytest.mark.parametrize("rival", ["full", "guarded"])
