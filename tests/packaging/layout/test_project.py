@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = {"ace", "ace-framework", "bench", "demo", "dspy", "gepa", "server"}
+EXTRAS = {"ace", "ace-framework", "bench", "demo", "dspy", "gepa", "meta-harness", "server"}
 OURS = "flashevolve-plugins"
 ON_REQUEST = ["realserver"]
 
@@ -44,13 +44,13 @@ def test_nothing_pulls_vllm_or_gepas_full_extra():
 
 def test_our_plugins_load_where_no_host_is_installed():
     ours = {point.name: point for point in entry_points(group="flashevolve_plugins") if point.dist.name == OURS}
-    assert set(ours) == {"policies", "gepa", "dspy", "ace"}
+    assert set(ours) == {"policies", "gepa", "dspy", "ace", "metaharness"}
     for point in ours.values():
         assert point.load().__name__ == point.value
-    assert {"dspy", "gepa", "ace"}.isdisjoint(sys.modules)
+    assert {"dspy", "gepa", "ace", "metaharness"}.isdisjoint(sys.modules)
 
 
-def folders_run_by(config, environments, source_root):
+def paths_run_by(config, environments, source_root):
     commands = "\n".join(config[f"testenv:{name}"]["commands"] for name in environments)
     return [source_root / path for path in re.findall(r"\{tox_root\}/(tests/\S+)", commands)]
 
@@ -59,12 +59,13 @@ def test_every_test_is_run_by_an_environment(source_root):
     config = configparser.ConfigParser(interpolation=None)
     config.read(source_root / "tox.ini", encoding="utf-8")
     by_default = [name.strip() for name in config["tox"]["env_list"].split(",")]
-    run = folders_run_by(config, by_default, source_root)
-    asked_for = folders_run_by(config, ON_REQUEST, source_root)
+    run = paths_run_by(config, by_default, source_root)
+    asked_for = paths_run_by(config, ON_REQUEST, source_root)
     tests = list((source_root / "tests").rglob("test_*.py"))
     assert len(tests) > 1
-    assert [str(test) for test in tests if not any(folder in test.parents for folder in run + asked_for)] == []
-    assert [str(folder) for folder in run if not any(folder in test.parents for test in tests)] == []
+    ways = {test: {test, *test.parents} for test in tests}
+    assert [str(test) for test, way in ways.items() if way.isdisjoint(run + asked_for)] == []
+    assert [str(path) for path in run if not any(path in way for way in ways.values())] == []
 
 
 def test_no_test_skips_itself_where_a_package_is_missing(source_root):
