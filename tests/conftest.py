@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 OUR_PREFIX = "flashevolve"
 Tell = Callable[..., None]
-JOIN_SECONDS = 5.0
+JOIN_SECONDS = 30.0  # a machine may be busy
 
 
 @pytest.fixture(scope="session")

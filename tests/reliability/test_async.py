@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from collections import Counter
 from contextlib import suppress
 
@@ -15,7 +14,7 @@ from threads_told import PATIENCE, until
 from flashevolve_plugins import BackendError, Flash, UsageError
 from flashevolve_plugins._event_loop import THREAD_NAME as LOOP_THREAD
 
-SECONDS = 30  # a run that needs more did not end
+SLOTS = 4
 
 
 def flash():
@@ -26,7 +25,7 @@ def runs_left():
     """Threads of runs that have not ended, those of abandoned calls too; waited for."""
     left = [each for each in threading.enumerate() if each.name.startswith("flashevolve")]
     for each in left:
-        each.join(5)
+        each.join(PATIENCE)
     return sum(each.is_alive() for each in left)
 
 
@@ -132,11 +131,10 @@ def test_a_cancelled_acompile(asynchronous, task, tell, tmp_path):
             return compiling.cancelled()
 
         task.on_metric = hold
-        started = time.monotonic()
         assert asyncio.run(cancelled()), f"the run was over before {moment} calls"
-        lost += time.monotonic() - started > SECONDS
         lost += runs_left()
         made = len(task.metric_calls) - before
+        lost += made >= moment + SLOTS  # it went on, though nobody waits for it
         kept = GEPAState.load(str(directory))
         lost += max(0, kept.total_num_evals - made)  # counted twice
         again = Counter()
@@ -204,15 +202,14 @@ def test_a_coroutine_that_always_raises(task, tell):
 
 def test_a_coroutine_that_blocks_the_loop(task, tell):
     """It waits on a thread's event, where it should await: nobody can cancel it."""
-    going, late = [], 0
+    waits = []
     tries = 2
     for _ in range(tries):
         blocked, over = threading.Event(), threading.Event()
-        going.append(over)
 
         async def meanwhile(_, blocked=blocked, over=over):
             blocked.set()
-            over.wait(SECONDS)
+            waits.append(over.wait(PATIENCE))
 
         async def cancelled(blocked=blocked, meanwhile=meanwhile):
             optimizer = task.gepa(executor=flash())
@@ -223,9 +220,8 @@ def test_a_coroutine_that_blocks_the_loop(task, tell):
             with pytest.raises(asyncio.CancelledError):
                 await compiling
 
-        started = time.monotonic()
         asyncio.run(cancelled())
-        late += time.monotonic() - started > SECONDS / 2
+        assert waits.count(False) == 0  # the cancellation did not wait for it
         left = [each for each in threading.enumerate() if each.name == LOOP_THREAD]
         assert all(each.daemon for each in left)  # the process could end
         over.set()
@@ -233,5 +229,5 @@ def test_a_coroutine_that_blocks_the_loop(task, tell):
         "a coroutine that blocks the event loop when `acompile` is cancelled",
         tries=tries,
         outcome="the cancellation after two seconds; the loop's thread is abandoned, a daemon",
-        lost=late + len(task.metric_calls) + runs_left(),
+        lost=len(task.metric_calls) + runs_left() + waits.count(False),
     )

@@ -12,6 +12,7 @@ import dspy
 import pytest
 from dspy_task import Task, assert_consistent
 from gepa.core.adapter import EvaluationBatch
+from gepa.core.state import GEPAState
 from gepa_kit import kit, no_thread_stays  # noqa: F401 - fixtures
 
 from flashevolve_plugins import BackendError, Flash, UsageError
@@ -229,11 +230,11 @@ def test_a_program_that_leaves_or_recurses_fails_its_example_alone(task, flash, 
 # -- adapters of the user's own ----------------------------------------------------------------------------------------
 
 
-def wrong(kit: Any, change: Any, after: int = 0) -> Any:  # noqa: F811 - the fixture's value
+def wrong(kit: Any, change: Any, when: Any = lambda: True) -> Any:  # noqa: F811 - the fixture's value
     class Wrong(kit.Words):
         def evaluate(self, batch, candidate, capture_traces=False):
             found = super().evaluate(batch, candidate, capture_traces)
-            return change(found) if len(self.batches) > after else found
+            return change(found) if when() else found
 
     return Wrong()
 
@@ -261,12 +262,13 @@ REFUSED = {
 def test_what_an_adapter_gives_that_no_run_can_use_is_told_in_one_sentence(name, kit, tell, tmp_path):  # noqa: F811
     change, sentence = REFUSED[name]
     lost = 0
-    for after in (0, 30):
+    for late in (False, True):  # at once, and from when the seed is in the state file
         flash = kit.flash(clock="local", evaluate="example")
-        run_dir = tmp_path / str(after)
+        run_dir = tmp_path / str(late)
+        when = (run_dir / "gepa_state.bin").exists if late else lambda: True
         with pytest.raises((UsageError, BackendError), match=sentence):
-            kit.run(flash, adapter=wrong(kit, change, after), run_dir=str(run_dir))
-        lost += after > 0 and not (run_dir / "gepa_state.bin").exists()
+            kit.run(flash, adapter=wrong(kit, change, when), run_dir=str(run_dir))
+        lost += late and len(GEPAState.load(str(run_dir)).prog_candidate_val_subscores[0]) != 10
     tell(f"an adapter gives {name}", tries=2, outcome="one sentence, state kept", lost=lost)
 
 
@@ -318,8 +320,7 @@ def test_an_adapter_that_changes_its_examples_is_told_once(kit, tell, caplog):  
 
 def test_a_reflection_that_calls_sys_exit_is_given_up_like_one_that_raises(kit, tell):  # noqa: F811
     reflection = kit.Reflection()
-    answer = reflection.answer
-    reflection.answer = lambda prompt: answer(prompt) if reflection.calls % 3 else leave()
+    reflection.errors = lambda number: number % 3 == 0 and leave()
     run = kit.run(kit.flash(clock="local", staleness="guarded"), reflection=reflection, calls=200)
     kit.check_host_invariants(run, 200)
     assert run.last.accepted > 0

@@ -181,7 +181,7 @@ def test_cancelling_ends_the_run_and_keeps_its_state(after, library, task, tmp_p
         cancels.over.set()
     assert cancelled
     for thread in ended:  # it has said that it is over, and only returns
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     asked = len(task.task_calls)
     assert (tmp_path / "gepa_state.bin").exists() is (after > 8)  # after the seed's validation
@@ -260,4 +260,4 @@ def test_a_loop_that_is_closed_meanwhile_is_nobodys_business(task):
 def test_it_is_there_for_whoever_imported_dspy_first(tmp_path):
     script = tmp_path / "first.py"
     script.write_text("import dspy, flashevolve_plugins\nassert dspy.GEPA.acompile\n", encoding="utf-8")
-    subprocess.run([sys.executable, str(script)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=170)

@@ -229,12 +229,17 @@ def test_one_example_that_raises_gets_the_failure_score(where, task, caplog, mon
 
 
 def test_raising_on_every_example_ends_the_run(task):
-    async def meanwhile(_):
+    """What begins after the first ten examples ends only with the run, so that each of the ten lets one begin."""
+    slots = 4
+
+    async def meanwhile(question):
+        if int(question.split()[1]) >= 110:
+            await asyncio.Event().wait()
         raise ValueError("no such tool")
 
-    with pytest.raises(BackendError, match=r"raised in the program \(ValueError: no such tool\)"):
-        task.compile(flash(), student=Pair(task, meanwhile), val=30)
-    assert len(task.where) <= 14
+    with pytest.raises(BackendError, match=r"first 10 examples raised in the program \(ValueError: no such tool\)"):
+        task.compile(flash(), student=Pair(task, meanwhile), val=30, num_threads=slots)
+    assert 10 <= len(task.where) < 10 + slots
 
 
 def test_an_interrupt_inside_it_ends_the_run(task):
@@ -319,14 +324,15 @@ class Recorder(BaseCallback):
     """Who is called under which call: parents are the module's calls, as in the host's threads."""
 
     def __init__(self):
-        self.calls, self.modules, self.evaluations = {}, Counter(), []
+        self.calls, self.modules, self.evaluations, self.lock = {}, Counter(), [], threading.Lock()
 
     def on_module_start(self, call_id, instance, inputs):
         self.calls[call_id] = (type(instance).__name__, ACTIVE_CALL_ID.get())
 
     def on_module_end(self, call_id, outputs, exception=None):
         name, parent = self.calls[call_id]
-        self.modules[name, self.calls.get(parent, (None,))[0]] += 1
+        with self.lock:
+            self.modules[name, self.calls.get(parent, (None,))[0]] += 1
 
     def on_evaluate_end(self, call_id, outputs, exception=None):
         self.evaluations.append((threading.current_thread(), len(outputs.results), outputs.score))

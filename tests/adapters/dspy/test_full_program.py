@@ -15,7 +15,7 @@ SOURCE = "import dspy\nprogram = dspy.Predict(dspy.Signature('question -> answer
 SEED = SOURCE.format("Answer.")
 BROKEN = "program = ("
 NO_PROGRAM = "answer = 1"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def reflection():

@@ -11,7 +11,7 @@ from flashevolve_plugins import BackendError, Flash
 from flashevolve_plugins.benchmarks import Landscape
 from flashevolve_plugins.benchmarks.server import LatencyModel, ServerSettings, SimulatedServer
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Quiet:

@@ -104,11 +104,11 @@ def test_best_outputs_are_the_programs_own_predictions(task):
 
 
 def test_user_code_runs_under_the_callers_settings(task):
-    seen = Counter()
+    seen = []
 
     class Recording(dspy.ChatAdapter):
         def format(self, *arguments, **named):
-            seen[threading.current_thread().name.split("-")[0]] += 1
+            seen.append(threading.current_thread().name.split("-")[0])
             return super().format(*arguments, **named)
 
     other = task.make_lm("other", task._answer)
@@ -118,7 +118,7 @@ def test_user_code_runs_under_the_callers_settings(task):
         task.compile(Flash(progress=False))
     assert task.lms == {"other"}
     assert set(seen) == {"flashevolve"}
-    assert sum(seen.values()) >= len(task.task_calls) > 0
+    assert len(seen) >= len(task.task_calls) > 0
     assert usages
     assert all(set(usage) == {"other"} for usage in usages)
 
@@ -148,7 +148,7 @@ def test_there_are_as_many_slots_as_the_host_has_threads(threads, setting, asked
 
     def meet(*_):
         if next(first, None) is not None:
-            together.wait(30)
+            together.wait(60)
 
     task.on_metric = meet
     flash = Flash(progress=False, max_concurrency=asked)
@@ -183,7 +183,7 @@ def test_one_flash_serves_two_runs_at_once(task, consistent):
 
     def run(each):
         once = iter([True])
-        each.on_metric = lambda *_: next(once, None) and both.wait(30)
+        each.on_metric = lambda *_: next(once, None) and both.wait(60)
         with dspy.context(lm=each.task_lm):
             return each.compile(flash)
 
