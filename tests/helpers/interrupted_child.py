@@ -1,7 +1,9 @@
 """A program that runs gepa under flash, for tests that interrupt it. It says on standard output how far it is.
 
 Its only argument is a JSON object: ``flash`` and ``optimize``, options of both; ``place``, where the run takes place;
-``hang`` and ``hang_from``, how and from which metric call on every metric blocks for ever; ``runs``, how many runs.
+``hang`` and ``hang_from``, how and from which metric call on every metric blocks for ever; ``runs``, how many runs;
+``hold_from``, from which metric call on those of the first run wait for a line on standard input; ``clock_from``, a word
+and a number: time stands still for the runs until each has said that word so often.
 """
 
 import asyncio
@@ -15,13 +17,40 @@ import gepa
 from gepa_task import ONE, Reflection, Words
 
 from flashevolve_plugins import Flash, RunStopped
+from flashevolve_plugins._local import LocalDriver
 
 ASKED = json.loads(sys.argv[1])
+GO = threading.Event()
 
 
 def say(*words):
     """One line, whole, whoever else speaks."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+class Clock:
+    """The runs' clock, which stands still until each run has come so far."""
+
+    def __init__(self, word, times):
+        self.word, self.left, self.lock = word, [times] * ASKED.get("runs", 1), threading.Lock()
+        self.begun, self.went_on = time.monotonic(), None
+
+    def tell(self, word, name):
+        """A run has said something."""
+        with self.lock:
+            self.left[name] -= word == self.word
+            if self.went_on is None and max(self.left) <= 0:
+                self.went_on = time.monotonic()
+
+    def now(self):
+        """In place of a driver's clock."""
+        return self.begun if self.went_on is None else self.begun + time.monotonic() - self.went_on
+
+
+clock = None
+if "clock_from" in ASKED:
+    clock = Clock(*ASKED["clock_from"])
+    LocalDriver.now = lambda _: clock.now()
 
 
 class Telling(Words):
@@ -43,14 +72,23 @@ class Telling(Words):
                 optimize("nested", executor=Flash(progress=False), max_metric_calls=100_000).total_metric_calls,
             )
         if begun >= ASKED.get("hang_from", sys.maxsize):
-            say("hanging", begun)
+            self.tell("hanging", begun)
             if ASKED["hang"] == "sleep":
                 time.sleep(1e6)
             self.never.acquire()
+        if self.name == 0 and begun >= ASKED.get("hold_from", sys.maxsize):
+            say("holding")
+            GO.wait()
         time.sleep(0.004)  # the work
         evaluated = super().evaluate(batch, candidate, capture_traces)
-        say("done", self.name)
+        self.tell("done", self.name)
         return evaluated
+
+    def tell(self, word, *more):
+        """Say it, and let the clock know."""
+        say(word, *more)
+        if clock is not None:
+            clock.tell(word, self.name)
 
 
 class Silent:
@@ -127,7 +165,15 @@ PLACES = {
     "threads": on_threads,
 }
 
+def wait_for_a_line():
+    """Let what is held go on."""
+    sys.stdin.readline()
+    GO.set()
+
+
 if __name__ == "__main__":
+    if "hold_from" in ASKED:
+        threading.Thread(target=wait_for_a_line, daemon=True).start()
     PLACES[ASKED.get("place", "main thread")](ASKED.get("runs", 1))
     if "nested" in ASKED:
         for thread in threading.enumerate():
