@@ -2,8 +2,8 @@
 
 Its only argument is a JSON object: ``flash`` and ``optimize``, options of both; ``place``, where the run takes place;
 ``hang`` and ``hang_from``, how and from which metric call on every metric blocks for ever; ``runs``, how many runs;
-``hold_from``, from which metric call on those of the first run wait for a line on standard input; ``clock_from``, a word
-and a number: time stands still for the runs until each has said that word so often.
+``hold_from``, from which metric call on those of the first run wait for a line on standard input; ``clock_from``, a
+word and a number: time stands still for the runs until each has said that word so often.
 """
 
 import asyncio
@@ -164,6 +164,7 @@ PLACES = {
     "asyncio": lambda _: asyncio.run(in_a_loop()),
     "threads": on_threads,
 }
+
 
 def wait_for_a_line():
     """Let what is held go on."""

@@ -116,6 +116,21 @@ class Held:
             assert self.quiet.wait_for(lambda: self.running == 0, timeout=30)
 
 
+class Overtaken:
+    """Holds the first reflections until others' candidates have entered the pool, so that theirs are stale."""
+
+    def __init__(self, kit: Any) -> None:  # noqa: F811
+        self.pool, self.entered, first = 0, threading.Event(), iter(range(4))
+        self.reflection = kit.Reflection()
+        self.reflection.working = lambda: next(first, None) is None or self.entered.wait(30)
+
+    @hookimpl
+    def flashevolve_pool_updated(self) -> None:
+        self.pool += 1
+        if self.pool > 1:  # the seed's is the first
+            self.entered.set()
+
+
 def held(kit: Any) -> Any:  # noqa: F811
     return type("HeldWords", (Held, kit.Words), {})()
 
@@ -123,10 +138,11 @@ def held(kit: Any) -> Any:  # noqa: F811
 @pytest.mark.parametrize("hook", [*OBSERVERS, *DECISIONS])
 def test_a_hook_that_blocks_corrupts_nothing(hook, kit, tell, tmp_path):  # noqa: F811
     settings = {"clock": "local", "max_concurrency": 20, "staleness": DECISIONS.get(hook, "merge")}
-    for seed in range(5):  # whether an item is stale is the threads' luck
-        adapter, run_dir = held(kit), tmp_path / str(seed)
-        flash = kit.flash(plugins=[plugin(hook, adapter.block)], **settings)
-        run = kit.run(flash, adapter=adapter, calls=CALLS, seed=seed, run_dir=str(run_dir))
+    for seed in range(5):  # whether a stale item passes its gate is luck
+        adapter, run_dir, overtaken = held(kit), tmp_path / str(seed), Overtaken(kit)
+        flash = kit.flash(plugins=[plugin(hook, adapter.block), overtaken], **settings)
+        reflection = overtaken.reflection
+        run = kit.run(flash, adapter=adapter, reflection=reflection, calls=CALLS, seed=seed, run_dir=str(run_dir))
         kit.check(run, CALLS)
         if adapter.waited:
             break

@@ -228,13 +228,13 @@ def test_one_example_that_raises_gets_the_failure_score(where, task, caplog, mon
     assert "case 101" in caplog.text
 
 
-def test_raising_on_every_example_ends_the_run(task):
-    """What begins after the first ten examples ends only with the run, so that each of the ten lets one begin."""
+def test_raising_on_every_example_ends_the_run(task, heard):
+    """What begins after the first ten examples waits until the run has heard, so that each of the ten lets one begin."""
     slots = 4
 
     async def meanwhile(question):
         if int(question.split()[1]) >= 110:
-            await asyncio.Event().wait()
+            await until(heard)
         raise ValueError("no such tool")
 
     with pytest.raises(BackendError, match=r"first 10 examples raised in the program \(ValueError: no such tool\)"):
