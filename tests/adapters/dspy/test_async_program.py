@@ -229,7 +229,7 @@ def test_one_example_that_raises_gets_the_failure_score(where, task, caplog, mon
 
 
 def test_raising_on_every_example_ends_the_run(task, heard):
-    """What begins after the first ten examples waits until the run has heard, so that each of the ten lets one begin."""
+    """What begins after the first ten examples waits until the run has heard: each of the ten lets one begin."""
     slots = 4
 
     async def meanwhile(question):

@@ -27,8 +27,8 @@ def number(gold):
     return int(gold.question.split()[1]) - 100  # position in the valset
 
 
-# The first ten wait for each other, as many at a time as there are slots. Each that ends lets one begin, which waits until
-# the run has heard of the tenth; that one lets none begin.
+# The first ten wait for each other, as many at a time as there are slots. Each that ends lets one begin, which waits
+# until the run has heard of the tenth; that one lets none begin.
 @pytest.mark.parametrize(("valset", "threads", "most"), [(4, 2, 11), (30, 1, 10), (30, 5, 14)])
 def test_a_metric_that_raises_on_every_example_ends_the_run_at_once(valset, threads, most, task, flash, heard):
     number, together = iter(range(10)), threading.Barrier(threads)
