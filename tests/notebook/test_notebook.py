@@ -6,7 +6,7 @@ from queue import Empty
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-PATIENCE = 60.0  # seconds without a word, after which the test fails
+PATIENCE = 150.0  # seconds without a word, after which the test fails
 SETUP = """
 import sys
 sys.path.insert(0, {helpers!r})
@@ -43,7 +43,7 @@ class Notebook:
     """Cells run one after the other in one kernel."""
 
     def __init__(self, helpers):
-        self.manager, self.client = start_new_kernel()
+        self.manager, self.client = start_new_kernel(startup_timeout=PATIENCE)
         self.run(SETUP.format(helpers=helpers))
 
     def run(self, code, *, interrupt_at=()):
