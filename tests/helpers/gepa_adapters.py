@@ -7,7 +7,7 @@ from gepa_task import ONE, WORDS, needs, score
 
 from flashevolve_plugins import Flash
 
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class Echo:

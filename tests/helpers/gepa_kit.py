@@ -184,7 +184,7 @@ def no_thread_stays():
     yield
     left = [each for each in threading.enumerate() if each.name.startswith("flashevolve-slot")]
     for thread in left:
-        thread.join(5)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in left)
 
 
