@@ -156,7 +156,7 @@ class _Threads:
     def start(self, call: Callable[[], T]) -> Future[Outcome[T]]:
         future: Future[Outcome[T]] = Future()
         context = contextvars.copy_context()
-        self._calls.put(partial(context.run, _fulfil, future, call))
+        self._calls.put(partial(context.run, _fulfil, future, call, self._idle.release))
         if not self._idle.acquire(blocking=False):
             self._threads += 1
             threading.Thread(target=self._work, name=f"{HELPER_NAME}-{self._threads}", daemon=True).start()
@@ -170,18 +170,20 @@ class _Threads:
         while (call := self._calls.get()) is not None:
             call()
             del call  # an idle thread keeps nothing alive
-            self._idle.release()
         self._calls.put(None)  # for the next
 
 
-def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
+def _fulfil(future: Future[Any], call: Callable[[], Any], ended: Callable[[], None]) -> None:
+    """Call, and say that the call has ended before anybody hears what it gave: who hears may begin the next one."""
     if not future.set_running_or_notify_cancel():
+        ended()
         return
     outcome: Outcome[Any]
     try:
         outcome = call(), None
     except BaseException as error:  # noqa: BLE001 - raised where it is awaited
         outcome = None, error
+    ended()
     future.set_result(outcome)
 
 

@@ -36,7 +36,8 @@ class _Try:
 _Told: TypeAlias = tuple[_Try, Any, "BaseException | None", float]
 _Tasks: TypeAlias = "queue.SimpleQueue[Callable[[], _Told] | None]"
 
-JOIN_SECONDS = 1.0  # for a worker between two samples; one inside a sample is abandoned at once
+JOIN_SECONDS = 10.0  # at most, for a worker between two samples; one inside a sample is abandoned at once
+LOOK_SECONDS = 0.05  # between two looks whether it still is
 THREAD_NAME = "flashevolve-slot"
 
 
@@ -57,6 +58,12 @@ class _Worker(threading.Thread):
             self.idle = True
             self._inbox.put(end)
             del task, end  # an idle worker keeps nothing of its last sample alive
+
+    def end(self) -> None:
+        """Wait for its end, as long as it is between two samples: a busy machine may keep it from ending at once."""
+        until = time.monotonic() + JOIN_SECONDS
+        while self.is_alive() and self.idle and time.monotonic() < until:
+            self.join(LOOK_SECONDS)
 
 
 class LocalDriver(Driver):
@@ -166,8 +173,7 @@ class LocalDriver(Driver):
         for worker in self._workers:
             worker.tasks.put(None)
         for worker in self._workers:
-            if worker.is_alive():  # not if an interrupt came before it had started
-                worker.join(JOIN_SECONDS if worker.idle else 0)
+            worker.end()
         self._calls.lost.clear()
         self.abandoned += sum(worker.is_alive() for worker in self._workers)
         self._workers.clear()

@@ -21,6 +21,7 @@ DEEPEST = 5  # attributes, one inside the other, that are searched for keys
 ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 _NAME = r"(?:api[-_ ]?key|access[-_]?key|private[-_]?key|secret|token|passw(?:or)?d|credentials?|authorization)"
+_WORD = r"(?<![\w-])[\w-]*"  # from where a word begins: a long one would be read again from each of its characters
 _SCHEME = r"(?:(?:bearer|basic|token)\s+)?"
 _NAMED = re.compile(_NAME + "$", re.IGNORECASE)
 #: Each with the part that stays, if any, as its first group.
@@ -31,10 +32,10 @@ _PATTERNS = (
     re.compile(r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
     re.compile(r"(\b(?:bearer|basic)\s+)(?=\S*[\d=]|\S{20})[\w.~+/=-]{8,}", re.IGNORECASE),
     # A header or a field, name and value in quotes or not, as in Python, JSON, YAML and URLs.
-    re.compile(rf"([\w-]*{_NAME}[\"']?\s*[:=]\s*{_SCHEME}[\"']){_SCHEME}[^\s\"']{{4,}}(?=[\"'])", re.IGNORECASE),
-    re.compile(rf"([\w-]*{_NAME}={_SCHEME})[^\s\"'&,;)\]}}]{{4,}}", re.IGNORECASE),
-    re.compile(rf"([\w-]*(?:api[-_]?key|authorization)[\"']?\s*:\s*{_SCHEME})[^\s\"'&,;)\]}}]{{8,}}", re.IGNORECASE),
-    re.compile(rf"([\w-]*{_NAME}\W{{1,4}}(?:(?:is|was|provided)\W+)?)(?=[^\s\"']*\d)[\w+/=.-]{{16,}}", re.IGNORECASE),
+    re.compile(rf"({_WORD}{_NAME}[\"']?\s*[:=]\s*{_SCHEME}[\"']){_SCHEME}[^\s\"']{{4,}}(?=[\"'])", re.IGNORECASE),
+    re.compile(rf"({_WORD}{_NAME}={_SCHEME})[^\s\"'&,;)\]}}]{{4,}}", re.IGNORECASE),
+    re.compile(rf"({_WORD}(?:api[-_]?key|authorization)[\"']?\s*:\s*{_SCHEME})[^\s\"'&,;)\]}}]{{8,}}", re.IGNORECASE),
+    re.compile(rf"({_WORD}{_NAME}\W{{1,4}}(?:(?:is|was|provided)\W+)?)(?=[^\s\"']*\d)[\w+/=.-]{{16,}}", re.IGNORECASE),
 )
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

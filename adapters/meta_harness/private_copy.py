@@ -18,7 +18,8 @@ from flashevolve_plugins.adapters.meta_harness.texts import tidy_output
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LEFT_OUT = (".venv", ".git", "logs", "jobs", "results", "__pycache__", "*.pyc")
+UNFINISHED = ".*.[0-9]*-[0-9]*"  # what a file is called while it is being written whole
+LEFT_OUT = (".venv", ".git", "logs", "jobs", "results", "__pycache__", "*.pyc", UNFINISHED)
 OWN = ".flashevolve"  # the folder beside a host's files for what is not committed yet
 AGENTS = "agents"
 
@@ -96,10 +97,9 @@ def make_copy(example: Path, logs: Path, jobs: Path | None) -> PrivateCopy:
     """
     root = Path(tempfile.mkdtemp(prefix="flashevolve-"))
     copied = root / example.name
-    shutil.copytree(example, copied, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+    _copy_what_is_there(example, copied, *LEFT_OUT)
     place = copied / logs.relative_to(example)
-    left_out = shutil.ignore_patterns(OWN, "claude_sessions", "pending_eval.json", "flashevolve*")
-    shutil.copytree(logs, place, ignore=left_out, symlinks=True)
+    _copy_what_is_there(logs, place, OWN, "claude_sessions", "pending_eval.json", "flashevolve*", UNFINISHED)
     if jobs is not None and jobs.is_dir():
         trials = copied / jobs.relative_to(example)
         trials.mkdir(parents=True, exist_ok=True)
@@ -107,6 +107,19 @@ def make_copy(example: Path, logs: Path, jobs: Path | None) -> PrivateCopy:
             if each.name != OWN:
                 (trials / each.name).symlink_to(each)
     return PrivateCopy(root, copied, place, files_of(copied / AGENTS))
+
+
+def _copy_what_is_there(source: Path, target: Path, *left_out: str) -> None:
+    """Copy a folder in which others write meanwhile: what is gone before it was copied is no error.
+
+    Raises:
+        shutil.Error: something could not be copied that is still there.
+    """
+    try:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*left_out), symlinks=True)
+    except shutil.Error as error:
+        if any(os.path.lexists(each) for each, *_ in error.args[0]):
+            raise
 
 
 def files_of(folder: Path, without: Sequence[str] = ()) -> dict[str, bytes]:

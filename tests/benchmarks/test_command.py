@@ -33,7 +33,7 @@ def test_it_prints_its_address_and_ends_cleanly_on_a_signal(number: signal.Signa
         assert child.stdout
         assert child.stdout.readline().startswith("http://127.0.0.1:")
         child.send_signal(number)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err) == (0, "", "")
 
 
@@ -41,7 +41,7 @@ def test_it_ends_with_its_standard_input_when_asked_to() -> None:
     with start("--stop-with-stdin") as child:
         assert child.stdout
         assert child.stdout.readline().startswith("http://")
-        assert child.communicate(timeout=20) == ("", "")
+        assert child.communicate(timeout=60) == ("", "")
     assert child.returncode == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 from gepa.core.state import GEPAState
 
 from flashevolve_plugins import Flash
+from flashevolve_plugins.adapters.gepa import bookkeeping
 from flashevolve_plugins.benchmarks import (
     cost,
     cost_dspy,
@@ -126,7 +127,8 @@ def test_the_saved_state_is_one_that_the_host_goes_on_from(tmp_path: Path) -> No
     assert last.version == 35
 
 
-def test_our_own_work_for_a_commit_does_not_grow_with_the_pool() -> None:
+def test_our_own_work_for_a_commit_does_not_grow_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookkeeping.Share, "free", True)  # as often as may be, whatever the machine has time for
     small, large = cost_pool.commits(40, 10, slots=8), cost_pool.commits(400, 10, slots=8)
     assert small["our calls"] > 100
     assert large["our calls"] < 1.1 * small["our calls"]
@@ -159,9 +161,12 @@ def test_a_library_that_calls_itself_in_every_way_is_told_in_time() -> None:
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clock", ["virtual", "local"])
-def test_ended_items_leave_nothing_behind_but_the_host_s_state(clock: Any) -> None:
-    growth, left = cost_memory.grow(clock, (60, 260))
+@pytest.mark.parametrize(("clock", "items", "accepted"), [("virtual", (60, 260), 0.05), ("local", (60, 1060), 0.0)])
+def test_ended_items_leave_nothing_behind_but_the_host_s_state(
+    clock: Any, items: tuple[int, int], accepted: float
+) -> None:
+    """On threads what is under way when it is counted differs: so there are many items, and none is validated."""
+    growth, left = cost_memory.grow(clock, items, accepted)
     assert left == 0
     assert growth.per_item(growth.objects) < 0.5
     assert growth.per_item(growth.payloads) < 0.5

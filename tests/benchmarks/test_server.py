@@ -46,7 +46,7 @@ def questions(count: int) -> list[str]:
 
 def post(server: SimulatedServer, body: dict[str, Any]) -> Any:
     """Post a request and return its response."""
-    return http.post(f"{server.base_url}/chat/completions", json=body, timeout=30)
+    return http.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
 
 
 def events(page: str) -> list[dict[str, Any]]:
@@ -223,7 +223,7 @@ def test_a_request_beyond_the_cap_is_refused_with_a_time_to_come_back() -> None:
         for client in (first, second):
             await client.listening.wait()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as other:
-            refused = await asyncio.wait_for(other.post("/v1/chat/completions", json=ask("hi")), 20)
+            refused = await asyncio.wait_for(other.post("/v1/chat/completions", json=ask("hi")), 60)
             assert refused.status_code == 429
             assert refused.json()["error"]["code"] == "rate_limit_exceeded"
             assert (refused.headers["Retry-After"], refused.headers["Retry-After-Ms"]) == ("2", "1500")
@@ -241,7 +241,7 @@ def test_a_request_beyond_the_cap_is_refused_with_a_time_to_come_back() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_closed_connection_frees_its_slot(*, stream: bool) -> None:
     def wait_for(server: SimulatedServer, running: int) -> bool:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if server.metrics()["vllm:num_requests_running"] == running:
                 return True
@@ -260,7 +260,7 @@ def test_a_closed_connection_frees_its_slot(*, stream: bool) -> None:
 def test_leaving_the_context_ends_the_process_even_with_requests_under_way() -> None:
     with SimulatedServer(ServerSettings(latency=SLOW)) as server:
         with pytest.raises(httpx.ReadTimeout):
-            http.post(f"{server.base_url}/chat/completions", json=ask("hi"), timeout=0.2)
+            http.post(f"{server.base_url}/chat/completions", json=ask("hi"), timeout=httpx.Timeout(60, read=0.2))
         url = server.base_url
         assert server.pid
     assert server.pid is None
@@ -296,7 +296,7 @@ def _assert_answer(kind: str | None, server: SimulatedServer, body: dict[str, An
             post(server, body)
     elif kind == "hang":
         with pytest.raises(httpx.ReadTimeout):
-            http.post(f"{server.base_url}/chat/completions", json=body, timeout=0.3)
+            http.post(f"{server.base_url}/chat/completions", json=body, timeout=httpx.Timeout(60, read=0.3))
     elif kind in {"429", "503"}:
         answer = post(server, body)
         waits = "1" if kind == "429" else None

@@ -78,9 +78,9 @@ def test_two_threads_do_not_see_each_others_blocks():
 
     def work(name):
         with Flash() as flash:
-            both_inside.wait(10)
+            both_inside.wait(60)
             seen[name] = (current(), flash)
-            both_inside.wait(10)
+            both_inside.wait(60)
         seen[name] += (current(),)
 
     with ThreadPoolExecutor(2) as pool:

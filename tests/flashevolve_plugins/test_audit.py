@@ -9,6 +9,7 @@ import pytest
 from flashevolve_plugins._audit import FILE, SCHEMA, ItemFile, read_items
 from flashevolve_plugins._cli import main
 from flashevolve_plugins._model import Evidence, ItemRecord, PoolEntry, Terminal
+from flashevolve_plugins._redact import HIDDEN, redact
 
 HEADER = {"schema": SCHEMA, "started": "2025-01-01T00:00:00+00:00", "host": "host", "policy": "full"}
 PARENT = {"a": "old", "b": "kept"}
@@ -49,6 +50,11 @@ def test_a_line_keeps_what_changed_and_the_beginning_of_the_feedback(record, fol
     assert item["changed"] == {"a": "new"}
     assert item["feedback"] == "f" * 4_000 + "[cut]"
     assert (item["before"], item["after"], item["examples"]) == ([0.5, 1.0], [0.5, 0.7], [7, "('x', 1)"])
+
+
+def test_a_long_word_is_looked_through_for_secrets_once_and_not_from_each_of_its_characters():
+    word = "f" * 200_000  # hours, else
+    assert redact(f"{word} {word}-token=abcd1234") == f"{word} {word}-token={HIDDEN}"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def command(tmp_path):
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=500,
             check=False,
         )
 

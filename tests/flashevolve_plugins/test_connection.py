@@ -32,7 +32,7 @@ def server():
         if thread.is_alive():
             with socket.create_connection(listening.getsockname()) as last:
                 last.sendall(b"x")
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_server_that_answers_is_asked_once_however_often_it_is_named(server):
     require_connections([f"http://127.0.0.1:{port}/v1"] * 3)
     with socket.create_connection(("127.0.0.1", port)) as last:
         last.sendall(b"x")
-    thread.join(10)
+    thread.join(60)
     assert seen == [True]
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from flashevolve_plugins import UsageError
+from flashevolve_plugins import UsageError, _event_loop
 from flashevolve_plugins._event_loop import (
     HELPER_NAME,
     THREAD_NAME,
     EventLoop,
     RunIsOverError,
+    _Threads,
     awaited,
     is_async,
 )
@@ -140,7 +141,8 @@ def test_what_comes_after_the_end_is_not_begun_and_leaves_nothing_unawaited():
     gc.collect()  # a coroutine never awaited would be a warning, which is an error here
 
 
-def test_a_coroutine_that_blocks_is_left_to_itself():
+def test_a_coroutine_that_blocks_is_left_to_itself(monkeypatch):
+    monkeypatch.setattr(_event_loop, "CLOSE_SECONDS", 0.05)
     loop, began, over = EventLoop(), threading.Event(), threading.Event()
 
     async def blocks() -> None:
@@ -180,6 +182,22 @@ def test_blocking_calls_run_beside_it_under_the_callers_context(kind, loop):
         loop.wait(loop.beside(fails))
     assert loop.wait(loop.beside(threading.current_thread)) in began  # no further thread
     assert all(thread.daemon for thread in began)
+
+
+def test_who_hears_of_a_call_beside_the_loop_begins_the_next_one_on_its_thread():
+    threads, hold, heard, second = _Threads(), threading.Event(), threading.Event(), []
+
+    def hear(_):  # on the call's own thread, in the moment in which its end is told
+        second.append(threads.start(threading.current_thread))
+        heard.set()
+
+    threads.start(lambda: hold.wait(60)).add_done_callback(hear)
+    hold.set()
+    assert heard.wait(60)
+    thread, error = second[0].result(60)
+    threads.close()
+    assert (thread.name, error, threads._threads) == (f"{HELPER_NAME}-1", None, 1)
+    thread.join(60)
 
 
 def test_one_that_cancels_itself_raises_an_exception_and_a_cancelled_one_is_cancelled(loop):
@@ -281,7 +299,7 @@ def test_what_has_ended_is_told_even_if_the_next_coroutine_blocks_the_loop():
         async def make():
             return asyncio.Event()
 
-        gate, _ = loop.start(make).result(30)
+        gate, _ = loop.start(make).result(60)
 
         async def ends():
             await gate.wait()
@@ -290,7 +308,7 @@ def test_what_has_ended_is_told_even_if_the_next_coroutine_blocks_the_loop():
         async def blocks():
             await gate.wait()
             ready.set()
-            release.wait(30)
+            release.wait(60)
 
         first = loop.start(ends, lambda *outcome: told.append(outcome))
         second = loop.start(blocks)
@@ -299,10 +317,10 @@ def test_what_has_ended_is_told_even_if_the_next_coroutine_blocks_the_loop():
             gate.set()
 
         loop.start(open_gate)
-        assert ready.wait(30)
+        assert ready.wait(60)
         try:
             assert first.result(0) == ("ended", None)
             assert told == [("ended", None)]
         finally:
             release.set()
-        second.result(30)
+        second.result(60)

@@ -153,7 +153,7 @@ def test_a_host_under_way_when_the_watching_begins_is_told_when_it_is_there(host
 def test_two_threads_that_import_at_once_both_get_the_complete_module_told_once(hosts):
     gate = SimpleNamespace(entered=threading.Event(), go=threading.Event())
     sys.modules["gate_of_the_test"] = gate
-    source = "from gate_of_the_test import entered, go\nentered.set()\nassert go.wait(10)\nVALUE = 1\n"
+    source = "from gate_of_the_test import entered, go\nentered.set()\nassert go.wait(60)\nVALUE = 1\n"
     (hosts.folder / "watchedhost" / "__init__.py").write_text(source)
     hosts.watch()
     values, others = [], []
@@ -164,15 +164,15 @@ def test_two_threads_that_import_at_once_both_get_the_complete_module_told_once(
     try:
         threads = [threading.Thread(target=load) for _ in range(2)]
         threads[0].start()
-        assert gate.entered.wait(10)
+        assert gate.entered.wait(60)
         threads[1].start()
         other = threading.Thread(target=lambda: others.append(importlib.import_module("otherhost").VALUE))
         other.start()
-        other.join(10)
+        other.join(60)
         assert others == [1]  # another package is not held up
         gate.go.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     finally:
         gate.go.set()
         del sys.modules["gate_of_the_test"]

@@ -43,7 +43,7 @@ def test_what_was_written_is_on_the_disk_after_a_while_though_nothing_more_comes
     synced = threading.Event()
     monkeypatch.setattr(Store, "_sync", lambda *_: synced.set())
     opened().put_item(b"recipe")
-    assert synced.wait(10)
+    assert synced.wait(60)
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(opened):

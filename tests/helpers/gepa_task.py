@@ -50,6 +50,7 @@ class Words:
         self.datasets = 0
         self.outside = 0  # evaluations that no sample asked for
         self.errors = {}  # stage or hook -> function of the number of the call, true where it raises
+        self.here = threading.local()  # number: of the evaluation that this thread is in
 
     @property
     def calls(self):
@@ -58,12 +59,13 @@ class Words:
     def evaluate(self, batch, candidate, capture_traces=False):
         with self.lock:
             self.batches.append((list(batch), dict(candidate)))
+            number = self.here.number = len(self.batches)
             self.outside += not inside.get()
             self.at_once += len(batch)
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             self.working(batch, candidate)
-            self._maybe_raise("evaluate", len(self.batches))
+            self._maybe_raise("evaluate", number)
             scores = [score(each, candidate) for each in batch]
         finally:
             with self.lock:

@@ -7,11 +7,13 @@ process waits to kill itself until all is kept that was finished for candidates 
 
 import json
 import os
+import pickle
 import signal
 import sqlite3
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from harness_task import Evaluator, Proposer, number, run
@@ -19,7 +21,8 @@ from harness_task import Evaluator, Proposer, number, run
 from flashevolve_plugins import Flash
 
 JOBS = 3
-PATIENCE = 20  # seconds
+BASELINE = "c0000"  # is evaluated again until it has ended
+PATIENCE = 60  # seconds
 
 
 class Counted:
@@ -43,16 +46,17 @@ class Counted:
 
     def kept(self):
         connection = sqlite3.connect(f"file:{self.folder / 'flashevolve.sqlite'}?mode=ro", uri=True)
-        (count,) = connection.execute("SELECT count(*) FROM results WHERE item IS NOT NULL").fetchone()
-        recipes = [recipe for (recipe,) in connection.execute("SELECT recipe FROM items")]
+        rows = connection.execute("SELECT number, recipe FROM items").fetchall()
+        results = Counter(item for (item,) in connection.execute("SELECT item FROM results"))
         connection.close()
-        made = [recipe for recipe in recipes if b"ProposalResult" in recipe]
         ended = {path.parent.name for path in self.folder.glob("candidates/*/manifest.json")}
-        left = [(kind, name) for kind, name in self.finished if name not in ended]
-        jobs = [name for kind, name in left if kind == "job"]
-        sessions = [name.encode() for kind, name in left if kind == "session"]
-        validated = len(set(jobs))
-        return count >= len(jobs) + validated and all(any(name in recipe for recipe in made) for name in sessions)
+        left = [(kind, name) for kind, name in self.finished if name not in {BASELINE, *ended}]
+        jobs = Counter(name for kind, name in left if kind == "job")
+        recipes = {recipe.candidate: (number, recipe) for number, recipe in ((n, pickle.loads(r)) for n, r in rows)}
+        made = {name for name, (_, recipe) in recipes.items() if recipe.result is not None}
+        if not {name for _, name in left} <= made:
+            return False
+        return all(results[recipes[name][0]] > count for name, count in jobs.items())  # the jobs, and a validation
 
     def finish(self, kind, name, *what):
         with self.lock:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flashevolve_plugins._bodies import Body
     from flashevolve_plugins._policies import AcceptAll
 
-PATIENCE = 20.0  # seconds until a test that would hang fails instead
+PATIENCE = 60.0  # seconds until a test that would hang fails instead
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
 

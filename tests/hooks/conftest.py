@@ -89,7 +89,7 @@ def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             env={**inherited, "PYTHONPATH": path, "COLUMNS": "200", **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=500,
             check=False,
         )
 

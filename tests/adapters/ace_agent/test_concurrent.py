@@ -21,7 +21,7 @@ from flashevolve_plugins import Flash
 from flashevolve_plugins.hooks import Merge
 
 POLICIES = ["full", "guarded", "reflective", "best-first", "merge"]
-PATIENCE = 20.0  # seconds; who waits longer fails
+PATIENCE = 60.0  # seconds; who waits longer fails
 OLD = "## STRATEGIES & INSIGHTS\n\n## OTHERS\n" + "\n".join(
     f"[misc-{n + 1:05d}] helpful=0 harmful=0 :: R<{100 + n}>" for n in range(5)
 )

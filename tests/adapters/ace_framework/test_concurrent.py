@@ -40,7 +40,7 @@ def together(number, role="manager"):
             left[0] -= 1
             waits = left[0] >= 0
         if waits:
-            barrier.wait(30)
+            barrier.wait(60)
 
     return reached
 

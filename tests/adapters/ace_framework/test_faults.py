@@ -55,7 +55,7 @@ def test_an_operation_that_the_host_cannot_apply_fails_its_sample_and_costs_no_o
 
 
 def test_a_model_that_always_fails_ends_the_run_with_one_sentence():
-    settings, model = flash(), NumberModel(fails=range(5, 99))
+    settings, model = flash(clock="virtual"), NumberModel(fails=range(5, 99))
     ace = make_ace(model, executor=settings)
     with pytest.raises(BackendError, match=r"10 samples in a row failed \(LookupError: question \d+ has no"):
         run(ace, make_samples(90))

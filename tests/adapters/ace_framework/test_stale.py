@@ -35,10 +35,10 @@ def stale(policy, second, *, folds=(), first="sharper", verdict="discard"):
 
     def operations(learned, prompt):
         assert f"{OLD}\tstrategies\told" in prompt
-        read.wait(30)
+        read.wait(60)
         if learned == ["rule 0"]:
             return [{**UPDATE, "content": first}] if first else [REMOVE]
-        assert watch.applied.wait(30)
+        assert watch.applied.wait(60)
         add = {"type": "ADD", "section": "strategies", "content": learned[0]}
         update = {"reasoning": "", "operations": [add, *second]}
         return {"update": update, "consolidation_operations": list(folds)}

@@ -73,7 +73,7 @@ def test_two_curations_from_one_playbook_both_land():
 
     def reached(role, user):
         if role == "Curator":
-            both.wait(30)  # neither can have seen the other's
+            both.wait(60)  # neither can have seen the other's
             assert "rule" not in user.split("NEW INSIGHTS")[0]
 
     ace, result, _, _ = run(NumberModel(reached=reached), size=2, staleness="full")

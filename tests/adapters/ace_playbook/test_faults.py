@@ -28,7 +28,7 @@ def test_failed_samples_are_counted_and_the_rest_is_learned(caplog):
 
 
 def test_a_model_that_always_fails_ends_the_run_with_one_sentence():
-    settings = flash()
+    settings = flash(clock="virtual")
     model = NumberModel(fails=range(5, 99))
     ace = make_ace(model, executor=settings)
     with pytest.raises(BackendError, match=r"10 samples in a row failed \(LookupError: question \d+ has no answer\)"):

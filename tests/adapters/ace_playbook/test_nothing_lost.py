@@ -97,17 +97,17 @@ def test_an_operation_that_ages_while_another_is_judged_is_judged_as_well():
     class Model(NumberModel):
         def complete(self, system, user):
             judging.set()
-            assert second_done.wait(30)
+            assert second_done.wait(60)
             return super().complete(system, user).replace("discard", "accept", 1)
 
     def operations(rules, shown):
-        read.wait(30)
+        read.wait(60)
         if rules == ["rule 0"]:
             return [edit("a", "newer a")]
         if rules == ["rule 1"]:
-            assert judging.wait(30)
+            assert judging.wait(60)
             return [edit("b", "newer b")]
-        assert first_done.wait(30)
+        assert first_done.wait(60)
         return [edit("a", "newest a"), edit("b", "newest b")]
 
     def told(record):

@@ -17,10 +17,10 @@ def run(policy, second, model=None):
 
     def operations(rules, shown):
         assert "[ctx-old] old" in shown
-        read.wait(30)
+        read.wait(60)
         if rules == ["rule 0"]:
             return [first]
-        assert applied.wait(30)
+        assert applied.wait(60)
         return [{"op": "ADD", "section": "strategies", "content": rules[0]}, second]
 
     ends = Records()
@@ -105,14 +105,14 @@ def test_embedding_what_is_added_does_not_hide_what_changed_before():
 
     def embed(texts):
         if "rule 1" in texts:
-            assert embedded.wait(30)
+            assert embedded.wait(60)
         return [[1.0, float(len(text))] for text in texts]
 
     read = threading.Barrier(2)
 
     def operations(rules, shown):
         assert "[ctx-old] old" in shown
-        read.wait(30)
+        read.wait(60)
         content = "sharper" if rules == ["rule 0"] else "sharpest"
         return [{"op": "ADD", "section": rules[0], "content": rules[0]}, {**UPDATE, "content": content}]
 

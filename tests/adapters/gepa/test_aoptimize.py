@@ -147,7 +147,7 @@ def test_cancelling_ends_the_run(library, lockstep, kit, tmp_path, saved):
     assert (tmp_path / "gepa_state.bin").exists()
     for each in threading.enumerate():
         if each.name == THREAD_NAME:
-            each.join(5)
+            each.join(60)
             assert not each.is_alive()
 
 
@@ -158,13 +158,15 @@ def async_words(kit):
     class AsyncWords(kit.Words):
         def __init__(self, **attributes):
             super().__init__()
-            self.where, self.most, self.now = set(), 0, 0
+            self.where, self.most, self.now, self.meet = set(), 0, 0, 1
             vars(self).update(attributes)
 
         async def evaluate(self, batch, candidate, capture_traces=False):
             self.where.add((threading.current_thread().name, asyncio.get_running_loop()))
             self.now += 1
             self.most = max(self.most, self.now)
+            while self.most < self.meet:  # noqa: ASYNC110 - to take turns is the point
+                await asyncio.sleep(0)
             await asyncio.sleep(0)
             self.now -= 1
             return super().evaluate(batch, candidate, capture_traces=capture_traces)
@@ -174,7 +176,8 @@ def async_words(kit):
 
 @pytest.mark.parametrize("declared", ["example", "batch", "serial"])
 def test_an_adapter_with_an_async_evaluate_is_awaited(declared, kit, async_words):
-    plain, adapter = kit.Words(), async_words(flashevolve_evaluate=declared)
+    meet = 2 if declared == "example" else 1  # the first two wait for each other
+    plain, adapter = kit.Words(), async_words(flashevolve_evaluate=declared, meet=meet)
     plain.flashevolve_evaluate = declared
     results = [gepa.optimize(**arguments(kit, adapter=each), executor=flash(max_items=1)) for each in (plain, adapter)]
     assert results[1].candidates == results[0].candidates

@@ -246,7 +246,7 @@ def test_the_state_is_written_while_the_run_waits(kit, tmp_path, monkeypatch):
         def evaluate(self, batch, candidate, *, capture_traces=False):
             if ticks.qsize() and not seen:
                 monkeypatch.setattr(Share, "free", True)
-                saved.get(timeout=20)
+                saved.get(timeout=60)
                 seen.append(GEPAState.load(str(tmp_path)).i)
             return super().evaluate(batch, candidate, capture_traces=capture_traces)
 

@@ -81,7 +81,7 @@ class Meeting:
             self.inside += 1
             self.most = max(self.most, self.inside)
         if meets:
-            self.barrier.wait(20)
+            self.barrier.wait(60)
         with self.lock:
             self.inside -= 1
 

@@ -298,7 +298,7 @@ class Interrupted:
     at = 30
 
     def working(self, batch, candidate):
-        if len(self.batches) == self.at:
+        if self.here.number == self.at:
             raise KeyboardInterrupt
 
 
@@ -330,19 +330,20 @@ def test_an_interrupt_of_the_loop_ends_the_run(kit, monkeypatch, clock, lockstep
 
 
 def test_workers_that_are_inside_an_evaluation_when_the_run_fails_do_not_hold_it_up(kit):
-    released, reached = threading.Event(), threading.Event()
+    released, reached, ended = threading.Event(), threading.Lock(), []
 
     class Held(kit.Words):
         def working(self, batch, candidate):
-            if len(self.batches) > 10:
-                if reached.is_set():
+            if self.here.number > 10:
+                if not reached.acquire(blocking=False):
                     raise RuntimeError("the second")
-                reached.set()
-                released.wait(20)
+                released.wait(60)
+                ended.append(batch)
 
     flash = kit.flash(clock="local", max_concurrency=2)
     run = kit.run(flash, adapter=Held(), catch=True)
     assert str(run.error) == "the second"
+    assert not ended
     released.set()
 
 

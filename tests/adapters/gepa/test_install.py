@@ -181,7 +181,7 @@ def test_a_block_holds_on_its_own_thread_alone(arguments, kit):
         BEFORE(**given)
 
     def other():
-        inside.wait(20)
+        assert inside.wait(60)
         run("other")
         done.set()
 
@@ -189,9 +189,9 @@ def test_a_block_holds_on_its_own_thread_alone(arguments, kit):
     thread.start()
     with Flash(progress=False):
         inside.set()
-        done.wait(20)  # the other's whole run happens inside this block
+        assert done.wait(60)  # the other's whole run happens inside this block
         run("own")
-    thread.join(20)
+    thread.join(60)
     assert flashy(names["own"]) == {True}
     assert flashy(names["other"]) == {False}
 
@@ -201,7 +201,7 @@ def test_two_threads_run_at_once_with_flashes_of_their_own(arguments):
 
     def run(seed, flash):
         given = arguments(seed=seed)
-        meet.wait(20)
+        meet.wait(60)
         with flash:
             results[seed] = BEFORE(**given), given["adapter"]
 

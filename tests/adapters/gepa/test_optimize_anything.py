@@ -38,7 +38,7 @@ def meeting(evaluator, size):
             left[0] -= 1
             meets = left[0] >= 0
         if meets:
-            barrier.wait(20)
+            barrier.wait(60)
 
     evaluator.working = working
     return evaluator
@@ -124,7 +124,7 @@ def test_a_single_task_evaluates_several_candidates_at_once():
         if not seed.is_set():
             seed.set()
         elif len(evaluator.calls) <= 4:
-            barrier.wait(20)
+            barrier.wait(60)
 
     evaluator.working = working
     run(local(), mode="single task", evaluator=evaluator, max_workers=3)
@@ -160,12 +160,12 @@ def test_what_may_not_run_at_once_runs_alone_while_reflection_goes_on(options):
 
     def evaluating(evaluator):
         if len(evaluator.calls) > before[0]:
-            waited.append(reflecting.wait(20))
+            waited.append(reflecting.wait(60))
             overlapped.set()
 
     def reflect(_):
         reflecting.set()
-        waited.append(overlapped.wait(20))
+        waited.append(overlapped.wait(60))
 
     made, evaluator = made_of(local(), evaluating, reflect)
     assert set(waited) == {True}
@@ -195,7 +195,7 @@ def test_a_batch_evaluator_runs_several_batches_at_once_where_the_run_says_so(ca
         if not seed.is_set():
             seed.set()
         elif len(batch.sizes) <= 3:
-            barrier.wait(20)
+            barrier.wait(60)
 
     batch.working = working
     made = run(local(evaluate="batch", max_concurrency=2), evaluator=None, batch_evaluator=batch, calls=80)
@@ -275,7 +275,7 @@ def test_prints_are_captured_beside_a_progress_line_on_a_terminal(monkeypatch):
     monkeypatch.setattr(rich.live.Live, "start", begin)
     monkeypatch.setattr(sys, "stderr", Terminal())
     before, evaluator = sys.stdout, Printing()
-    evaluator.working = lambda: drawing.wait(20)
+    evaluator.working = lambda: drawing.wait(60)
     made = run(Flash(max_concurrency=4), evaluator=evaluator, capture_stdio=True, best_example_evals_k=100)
     infos = [each["side_info"] for kept in made.engine.adapter._best_evals_by_example.values() for each in kept]
     assert len(infos) == len(evaluator.calls)

@@ -1,6 +1,12 @@
 """Several proposers at once, each in a copy of its own; one writer; unique names."""
 
 import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flashevolve_plugins.adapters.meta_harness.private_copy import make_copy
 
 
 def test_proposers_work_at_once_in_copies_of_their_own(checkout):
@@ -12,6 +18,44 @@ def test_proposers_work_at_once_in_copies_of_their_own(checkout):
     assert len(places) == 2
     assert not any(place.startswith(str(checkout.example)) for place in places)
     assert len(list((checkout.logs / "claude_sessions").glob("*_iter*"))) == 2
+
+
+def copy_while(tmp_path, monkeypatch, happens):
+    """Copy an example of three agents while something happens to the second one, as soon as the first is copied."""
+    agents, logs = tmp_path / "example" / "agents", tmp_path / "example" / "logs"
+    for folder in (agents, logs):
+        folder.mkdir(parents=True)
+    for name in ("a.py", "b.py", "c.py"):
+        (agents / name).write_text(name)
+    (agents / ".d.py.1-2").write_text("half of")  # another session's, on its way
+    copyfile, copied = shutil.copyfile, []
+
+    def copying(source, target, **options):
+        copied.append(Path(source).name)
+        if len(copied) == 2:
+            happens(Path(source))
+        return copyfile(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", copying)
+    copy = make_copy(tmp_path / "example", logs, None)
+    gone = {"a.py", "b.py", "c.py"} - copy.before.keys()
+    copy.remove()
+    return gone, copied[1], set(copy.before)
+
+
+def test_a_copy_is_made_though_a_file_goes_meanwhile(tmp_path, monkeypatch):
+    """As that goes under which another session's agent is being written."""
+    gone, second, there = copy_while(tmp_path, monkeypatch, Path.unlink)
+    assert gone == {second}
+    assert len(there) == 2
+
+
+def test_a_copy_that_lacks_a_file_that_is_there_is_none(tmp_path, monkeypatch):
+    def fails(source):
+        raise PermissionError(13, "Permission denied", str(source))
+
+    with pytest.raises(shutil.Error, match="Permission denied"):
+        copy_while(tmp_path, monkeypatch, fails)
 
 
 def test_a_proposer_sees_the_summary_and_the_frontier_of_one_moment(checkout):
@@ -127,8 +171,9 @@ def test_the_checkout_is_not_changed_but_for_what_its_own_loop_writes(checkout):
 
 
 def test_a_session_is_shown_what_others_try_and_what_was_proposed(checkout):
-    # the second ends once the first has written its idea down, and the third begins then
-    knobs = {"1": {"idea": "a cache\n", "waits_for": "waits-3"}, "2": {"waits_for": "waits-1"}, "3": {}}
+    # the second ends once the first has written its idea down; the third begins then, and lets the first go on
+    knobs = {"1": {"idea": "a cache\n", "waits_for": "waits-3"}}
+    knobs |= {each: {"waits_for": "waits-1"} for each in ("2", "3")}
     checkout.flash("--proposers", "2", "--evaluators", "2", claude=knobs, iterations=3)
     shown = checkout.session(3)["others"]
     assert [(each["name"], each["idea"]) for each in shown["sessions"]] == [("iteration 1", "a cache")]

@@ -10,7 +10,7 @@ from harness_task import FILE, Evaluator, HeldOut, Proposer, manifests, number, 
 from flashevolve_plugins import Flash, UsageError
 from flashevolve_plugins.hooks import Fixed, hookimpl
 
-PATIENCE = 20  # seconds, for what must happen at once
+PATIENCE = 60  # seconds, for what must happen at once
 
 
 def flash(**options):

@@ -10,7 +10,7 @@ import pytest
 
 def flashevolve(*arguments):
     command = Path(sys.executable).with_name("flashevolve")
-    return subprocess.run([command, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([command, *arguments], capture_output=True, text=True, check=False, timeout=500)
 
 
 @pytest.mark.parametrize("name", ["dspy", "gepa", "litellm", "starlette", "uvicorn"])

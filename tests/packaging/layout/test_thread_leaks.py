@@ -44,7 +44,7 @@ def test_a_leaked_thread_fails_its_own_test_and_no_other(source_root, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=500,
     )
     assert "6 passed, 2 errors" in done.stdout, done.stdout
     assert "1 thread(s) running: flashevolve-worker-0." in done.stdout

@@ -127,7 +127,7 @@ def propose_claude(task_prompt, iteration, timeout=2400):
 
 def validate_candidate(name, import_path):
     program = f"from {import_path.split(':')[0]} import *; print('OK')"
-    result = run_cmd(["uv", "run", "python", "-c", program], cwd=str(EVOLVE_DIR), timeout=30)
+    result = run_cmd(["uv", "run", "python", "-c", program], cwd=str(EVOLVE_DIR), timeout=120)
     return result.returncode == 0 and "OK" in result.stdout
 
 

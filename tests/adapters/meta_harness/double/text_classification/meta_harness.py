@@ -66,7 +66,7 @@ def validate_candidates(candidates):
     valid = []
     for each in candidates:
         program = f"from {EVOLVE_DIR.name}.agents.{each['name']} import *; print('OK')"
-        result = run_cmd(["uv", "run", "python", "-c", program], cwd=str(EVOLVE_DIR.parent), timeout=30)
+        result = run_cmd(["uv", "run", "python", "-c", program], cwd=str(EVOLVE_DIR.parent), timeout=120)
         if result.returncode == 0 and "OK" in result.stdout:
             valid.append(each)
     return valid
