@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import deque
+from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -28,6 +29,7 @@ logger = logging.getLogger("flashevolve_plugins")
 Onto = Literal["best", "frontier"]
 
 MAX_ITEMS = 16
+TRIED = 3  # proposals for one that passes its gate, about
 MAX_BATCH = 8
 SLOTS_PER_WRITER = 4  # where two lessons or more go together, curations are a fifth of all calls, and some take long
 FIRST_BATCH = 4
@@ -115,7 +117,8 @@ class Merge(QueuePolicy):
 
     Args:
         max_batch: proposals merged at once at most.
-        max_items: as for every :class:`QueuePolicy`.
+        max_items: as for every :class:`QueuePolicy`. Default: 16, or three for each of ``least``, if those are more:
+            about one in three passes its gate.
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
         least: proposals that must wait before they are merged, unless nothing else is under way. Default: one for every
             40 validation examples, up to ``max_batch``: the dearer a validation, the more it should be worth.
@@ -150,6 +153,7 @@ class Merge(QueuePolicy):
         self._survival: deque[float] = deque(maxlen=SEEN)
         self._mute = False  # the host has no reflection model
         self._unwritten = False  # the last merge has no text: the model failed, or its answer could not be read
+        self._examples = 0  # of a validation
         self._why: dict[int, str] = {}  # what was never tried, and why
 
     @property
@@ -178,7 +182,7 @@ class Merge(QueuePolicy):
             lost = {**dict.fromkeys(held, "what it would be merged onto holds its change already"), **lost}
         rest = [each for each in waiting if each.number not in lost and each.number not in held]
         failed = [each for each in rest if each.failed_with]
-        least = self._least(entries)
+        least = self._least(len(entries[0].scores))
         if not rest or (len(rest) < least and not failed and not last):
             return Batch(discard=lost)
         if not self._survival:  # the first merge takes them all
@@ -198,10 +202,10 @@ class Merge(QueuePolicy):
             return frontier_entry(pool.entries)
         return next(reversed(pool.provisional.values()), None) or best_entry(pool.entries)
 
-    def _least(self, entries: Sequence[PoolEntry]) -> int:
+    def _least(self, examples: int) -> int:
         if self.least is not None:
             return min(self.least, self.max_batch)
-        return max(1, min(self.max_batch, round(len(entries[0].scores) / EXAMPLES_PER_CHANGE)))
+        return max(1, min(self.max_batch, round(examples / EXAMPLES_PER_CHANGE)))
 
     def _lesson_limit(self, waiting: Sequence[ItemView]) -> int:
         failed = [each.failed_with[-1] // 2 for each in waiting if each.failed_with]
@@ -225,6 +229,20 @@ class Merge(QueuePolicy):
                 )
         self._unwritten = False
         return merged
+
+    @hookimpl
+    def flashevolve_pool_updated(self, entry: PoolEntry) -> None:
+        """Learn how dear a validation is."""
+        if entry.version == 1:
+            self._examples = len(entry.scores)
+
+    @hookimpl
+    def flashevolve_plan(self, snapshot: Snapshot) -> Plan:
+        """As many in flight as make those that a merge waits for."""
+        plan = super().flashevolve_plan(snapshot)
+        if self.max_items is not None or not snapshot.validates:
+            return plan
+        return replace(plan, max_items=max(MAX_ITEMS, TRIED * self._least(self._examples)))
 
     @hookimpl
     def flashevolve_item_ended(self, record: ItemRecord) -> None:

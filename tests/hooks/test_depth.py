@@ -10,9 +10,10 @@ from flashevolve_plugins.hooks import (
     Merge,
     Pool,
     PoolEntry,
+    Snapshot,
     Terminal,
 )
-from flashevolve_plugins.hooks.depth import FIRST_BATCH, LEAST_SURVIVAL, MAX_BATCH, SEEN
+from flashevolve_plugins.hooks.depth import FIRST_BATCH, LEAST_SURVIVAL, MAX_BATCH, MAX_ITEMS, SEEN
 from flashevolve_plugins.hooks.prompts import MalformedAnswerError
 
 SEED = {"a": "one"}
@@ -88,6 +89,28 @@ def test_the_dearer_a_validation_the_more_wait_for_it(examples, options, least):
         assert len(Merge(**options).take(items[:-1], pool, last=True).members) == least - 1
         failed = [waiting(2, parent=1, failed_with=(2,))]
         assert Merge(**options).take(failed, pool, last=False).members == (2,)
+
+
+@pytest.mark.parametrize(
+    ("examples", "options", "items"),
+    [
+        (100, {}, MAX_ITEMS),
+        (300, {}, 24),
+        (900, {}, 24),
+        (900, {"max_batch": 3}, MAX_ITEMS),
+        (100, {"least": 7}, 21),
+        (300, {"max_items": 5}, 5),
+    ],
+)
+def test_where_many_must_wait_more_are_in_flight(examples, options, items):
+    policy = Merge(**options)
+    policy.flashevolve_pool_updated(PoolEntry(1, SEED, 0.25, scores=dict.fromkeys(range(examples), 0.25)))
+    policy.flashevolve_pool_updated(PoolEntry(2, SEED, 0.25, scores={1: 0.25}))
+    assert policy.flashevolve_plan(Snapshot(validates=True)).max_items == items
+
+
+def test_until_the_seed_is_validated_as_many_are_in_flight_as_ever():
+    assert Merge().flashevolve_plan(Snapshot(validates=True)).max_items == MAX_ITEMS
 
 
 def test_what_the_best_holds_already_is_discarded(pool):
