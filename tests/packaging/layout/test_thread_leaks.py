@@ -34,7 +34,7 @@ def test_release():
 
 def test_a_leaked_thread_fails_its_own_test_and_no_other(source_root, tmp_path):
     conftest = (source_root / "tests" / "conftest.py").read_text(encoding="utf-8")
-    quick = conftest.replace("JOIN_SECONDS = 5.0", "JOIN_SECONDS = 1.0")
+    quick = conftest.replace("JOIN_SECONDS = 30.0", "JOIN_SECONDS = 5.0")
     assert quick != conftest
     (tmp_path / "conftest.py").write_text(quick, encoding="utf-8")
     (tmp_path / "test_leaks.py").write_text(LEAKS, encoding="utf-8")
