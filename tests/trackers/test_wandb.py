@@ -61,9 +61,9 @@ def test_lockstep_logs_what_the_host_logs(kept, lockstep):
 
 
 def test_at_once_it_sees_one_step_after_the_other_under_the_host_s_names(kept, flash):
-    _, host = kept(None)
-    run, found = kept(flash)
-    assert len(run.result.candidates) > 1
+    _, host = kept(None, calls=250)
+    run, found = kept(flash, calls=250)
+    assert len(run.result.candidates) > 2
     check(run, found)
     assert found.names == host.names
     assert (found.config, found.tables.keys(), found.summary.keys()) == (
