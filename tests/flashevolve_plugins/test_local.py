@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import queue
 import threading
 import weakref
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from local_runs import PATIENCE, VARIABLE, make_limits, make_stage, opened, our_threads, run_host
 
-from flashevolve_plugins._local import THREAD_NAME
+from flashevolve_plugins import _local
+from flashevolve_plugins._local import THREAD_NAME, _Worker
 from flashevolve_plugins._model import (
     Discarded,
     Limits,
@@ -55,6 +57,28 @@ def test_no_more_threads_are_made_than_samples_ran_at_once() -> None:
         for _ in range(5):
             item.run(make_stage(*[threading.get_ident] * 7))
         assert 1 <= len(our_threads(THREAD_NAME)) <= 3
+
+
+def test_a_thread_that_a_busy_machine_keeps_from_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in no sample, so no call was abandoned."""
+    looks, go, run, join = itertools.count(1), threading.Event(), _Worker.run, _Worker.join
+
+    def end_late(worker: _Worker) -> None:
+        run(worker)
+        assert go.wait(PATIENCE)
+
+    def look(worker: _Worker, timeout: float | None = None) -> None:
+        if next(looks) == 3:
+            go.set()
+        join(worker, timeout)
+
+    monkeypatch.setattr(_local, "JOIN_SECONDS", PATIENCE)
+    monkeypatch.setattr(_Worker, "run", end_late)
+    monkeypatch.setattr(_Worker, "join", look)
+    with opened(make_limits(1)) as driver:
+        driver.host_item().run(make_stage(threading.get_ident))
+    assert driver.abandoned == 0
+    assert go.is_set()
 
 
 def test_a_resource_with_one_slot_has_one_thread_and_shares_it_with_no_other() -> None:
