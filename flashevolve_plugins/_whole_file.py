@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+UNFINISHED = ".*.[0-9]*-[0-9]*"  # what a file is called while it is being written
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole, or leave the old one. Its permissions stay as they were.

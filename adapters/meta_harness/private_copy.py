@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_plugins._whole_file import write_whole
+from flashevolve_plugins._whole_file import UNFINISHED, write_whole
 from flashevolve_plugins.adapters.meta_harness.texts import tidy_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-UNFINISHED = ".*.[0-9]*-[0-9]*"  # what a file is called while it is being written whole
 LEFT_OUT = (".venv", ".git", "logs", "jobs", "results", "__pycache__", "*.pyc", UNFINISHED)
 OWN = ".flashevolve"  # the folder beside a host's files for what is not committed yet
 AGENTS = "agents"

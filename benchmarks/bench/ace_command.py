@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_plugins._errors import UnknownNameError, UsageError
+from flashevolve_plugins._whole_file import write_whole
 from flashevolve_plugins.benchmarks.arguments import require_counts
 from flashevolve_plugins.benchmarks.bench.ace_cells import PLAYBOOKS, AceCell, AceKey, dump, read
 from flashevolve_plugins.benchmarks.bench.ace_measure import flash_options
 from flashevolve_plugins.benchmarks.bench.ace_report import markdown, summarize
 from flashevolve_plugins.benchmarks.bench.ace_tasks import FILES, SIZES, questions
-from flashevolve_plugins.benchmarks.bench.cells import write_whole
 from flashevolve_plugins.benchmarks.bench.rivals import SEQUENTIAL
 from flashevolve_plugins.benchmarks.server.profiles import PROFILES
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     for number, key in enumerate([] if options.report_only else todo, start=1):
         record = _run(key, options.data_dir)
-        write_whole(folder / key.path, dump(record))
+        write_whole(folder / key.path, f"{dump(record)}\n".encode())
         print(
             f"{number}/{len(todo)} {key}: {record.seconds:.0f} s, {record.calls} calls, score {record.score:.3f}",
             file=sys.stderr,

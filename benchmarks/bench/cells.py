@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Literal
 
 Clock = Literal["virtual", "server"]
 
@@ -84,16 +81,3 @@ def record_path(*names: str) -> str:
         names: what tells it from others; what no file name can hold is replaced.
     """
     return "/".join(re.sub(r"[^\w.+-]+", "_", name) for name in names) + ".json"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Args:
-        path: of the file; its folders are made.
-        text: what it holds, without its last line's end.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text + "\n", "utf-8")
-    unfinished.replace(path)

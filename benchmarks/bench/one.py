@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey, write_whole
+from flashevolve_plugins._whole_file import write_whole
+from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey
 from flashevolve_plugins.benchmarks.bench.record import dump
 from flashevolve_plugins.benchmarks.bench.rivals import TURBO
 
@@ -41,7 +42,7 @@ def main(text: str) -> None:
 
 def keep(record: Record, folder: Path) -> None:
     """Write a record where it belongs."""
-    write_whole(folder / record.key.path, dump(record))
+    write_whole(folder / record.key.path, f"{dump(record)}\n".encode())
 
 
 def _run(key: RunKey, told: dict[str, object]) -> Record:

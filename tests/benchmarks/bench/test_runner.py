@@ -8,6 +8,7 @@ import pytest
 
 from flashevolve_plugins._cli import main
 from flashevolve_plugins._errors import UsageError
+from flashevolve_plugins._whole_file import UNFINISHED
 from flashevolve_plugins.benchmarks.bench import one, runner
 from flashevolve_plugins.benchmarks.bench.cells import Cell, RunKey
 from flashevolve_plugins.benchmarks.bench.programs import RunFailedError, python_for, start
@@ -89,7 +90,7 @@ def test_the_command_runs_what_is_missing_and_writes_the_report(tmp_path, capsys
     assert main(command) == 0
     assert "4 of 4 runs are there" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    assert list(tmp_path.rglob("*.unfinished")) == []
+    assert list(tmp_path.rglob(UNFINISHED)) == []
 
 
 def test_a_report_alone_runs_nothing(tmp_path, capsys):
