@@ -34,6 +34,11 @@ MAX_BATCH = 8
 SLOTS_PER_WRITER = 4  # where two lessons or more go together, curations are a fifth of all calls, and some take long
 FIRST_BATCH = 4
 EXAMPLES_PER_CHANGE = 40  # of a validation, for each change that it should be worth
+# The same where a budget pays for few validations and the slots are busy all through one, and the most then that must
+# wait. See "Budgets of few validations" in docs/benchmarks.md.
+EXAMPLES_WHERE_SCARCE, MAX_LEAST_WHERE_SCARCE = 16, 12
+FEW_VALIDATIONS = 25  # in a budget
+MANY_ROUNDS = 4  # of the slots in a validation; with fewer most of its time is spent on its slowest answers
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more
 UNPAID = "the budget cannot pay for its merge"
@@ -116,12 +121,14 @@ class Merge(QueuePolicy):
     is written yet, the oldest go together, and the host writes what they teach in one call.
 
     Args:
-        max_batch: proposals merged at once at most.
+        max_batch: proposals merged at once at most. Default: 8, or as many as must wait for a merge, if that is more.
         max_items: as for every :class:`QueuePolicy`. Default: 16, or three for each of ``least``, if those are more:
             about one in three passes its gate.
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
         least: proposals that must wait before they are merged, unless nothing else is under way. Default: one for every
-            40 validation examples, up to ``max_batch``: the dearer a validation, the more it should be worth.
+            40 validation examples, up to ``max_batch``: the dearer a validation, the more it should be worth. One for
+            every 16, up to 12, where the budget pays for fewer than 25 validations, each of more than four rounds of
+            the slots.
         onto: what changes are merged onto: ``"best"``, the artifact with the best mean score, or ``"frontier"``, the
             one that is best on most validation examples.
 
@@ -132,7 +139,7 @@ class Merge(QueuePolicy):
 
     def __init__(
         self,
-        max_batch: int = MAX_BATCH,
+        max_batch: int | None = None,
         max_items: int | None = None,
         max_characters: int | None = None,
         onto: Onto = "best",
@@ -143,17 +150,19 @@ class Merge(QueuePolicy):
         if onto not in get_args(Onto):
             raise UnknownNameError("Merge(onto=...)", onto, get_args(Onto))
         self.onto = onto
-        self.max_batch = require_count("Merge", "max_batch", max_batch, 1)
+        self.max_batch = max_batch if max_batch is None else require_count("Merge", "max_batch", max_batch, 1)
         self.max_characters = (
             None if max_characters is None else require_count("Merge", "max_characters", max_characters, 1)
         )
-        self._limit = min(FIRST_BATCH, self.max_batch)
+        self._limit = min(FIRST_BATCH, self.max_batch or MAX_BATCH)
         self._alone = BestFirst(max_items)
         self._taken: dict[int, tuple[Evidence, PoolEntry]] = {}
         self._survival: deque[float] = deque(maxlen=SEEN)
         self._mute = False  # the host has no reflection model
         self._unwritten = False  # the last merge has no text: the model failed, or its answer could not be read
         self._examples = 0  # of a validation
+        self._budget: int | None = None
+        self._slots = 1
         self._why: dict[int, str] = {}  # what was never tried, and why
 
     @property
@@ -203,9 +212,13 @@ class Merge(QueuePolicy):
         return next(reversed(pool.provisional.values()), None) or best_entry(pool.entries)
 
     def _least(self, examples: int) -> int:
-        if self.least is not None:
-            return min(self.least, self.max_batch)
-        return max(1, min(self.max_batch, round(examples / EXAMPLES_PER_CHANGE)))
+        few = self._budget is not None and self._budget < FEW_VALIDATIONS * examples
+        scarce = few and examples > MANY_ROUNDS * self._slots
+        per_change, most = (
+            (EXAMPLES_WHERE_SCARCE, MAX_LEAST_WHERE_SCARCE) if scarce else (EXAMPLES_PER_CHANGE, MAX_BATCH)
+        )
+        least = self.least or max(1, round(examples / per_change))
+        return min(least, self.max_batch or most)
 
     def _lesson_limit(self, waiting: Sequence[ItemView]) -> int:
         failed = [each.failed_with[-1] // 2 for each in waiting if each.failed_with]
@@ -240,6 +253,7 @@ class Merge(QueuePolicy):
     def flashevolve_plan(self, snapshot: Snapshot) -> Plan:
         """As many in flight as make those that a merge waits for."""
         plan = super().flashevolve_plan(snapshot)
+        self._budget, self._slots = snapshot.budget, snapshot.slots.get(snapshot.entry, 1)
         if self.max_items is not None or not snapshot.validates:
             return plan
         return replace(plan, max_items=max(MAX_ITEMS, TRIED * self._least(self._examples)))
@@ -251,7 +265,8 @@ class Merge(QueuePolicy):
             self._taken.pop(record.number, None)
             return
         if record.terminal is Terminal.COMMITTED:
-            self._limit = min(2 * self._limit, self.max_batch)
+            most = self.max_batch or max(MAX_BATCH, self._least(self._examples))
+            self._limit = min(2 * self._limit, most)
         elif record.terminal is Terminal.REJECTED:
             self._limit = max(1, self._limit // 2)
         elif record.terminal is Terminal.DISCARDED:

@@ -14,8 +14,8 @@ from flashevolve_plugins._errors import UsageError
 STATE_FILE = "gepa_state.bin"
 
 # Where leaving stages early has been measured to pay: see "Stages left early" in docs/benchmarks.md.
-MANY_VALIDATIONS = 25  # in a budget; with a smaller one each merge should hold more instead of coming sooner
-FEW_ROUNDS = 4  # of the slots in a validation; with more of them its slowest answers matter little
+MANY_VALIDATIONS = 25  # in a budget
+FEW_ROUNDS = 4  # of the slots in a validation
 ENOUGH_EXAMPLES = 50  # for a part of a validation to say much
 
 
@@ -56,12 +56,15 @@ class Costs:
     def favour_speculation(self, limit: int | None, slots: int) -> bool:
         """Whether stages are better left early.
 
+        With a budget of few validations each of few rounds merges would come sooner and hold less. With many of many
+        rounds nothing is won. With few of many rounds merges wait until they hold much in any case.
+
         Args:
             limit: metric calls in all, or ``None`` for no limit.
             slots: examples evaluated at once.
         """
-        enough = limit is None or limit >= MANY_VALIDATIONS * self.validation
-        return enough and ENOUGH_EXAMPLES <= self.validation <= FEW_ROUNDS * slots
+        many = limit is None or limit >= MANY_VALIDATIONS * self.validation
+        return self.validation >= ENOUGH_EXAMPLES and many is (self.validation <= FEW_ROUNDS * slots)
 
 
 def require_budget(engine: Any, calls_per_example: int, rollouts: int = 1) -> Costs:

@@ -113,6 +113,48 @@ def test_until_the_seed_is_validated_as_many_are_in_flight_as_ever():
     assert Merge().flashevolve_plan(Snapshot(validates=True)).max_items == MAX_ITEMS
 
 
+@pytest.mark.parametrize(
+    ("examples", "slots", "budget", "options", "least", "items"),
+    [
+        (100, 8, 780, {}, 6, 18),
+        (100, 8, 2_500, {}, 2, 16),  # many validations
+        (100, 8, None, {}, 2, 16),
+        (100, 25, 780, {}, 2, 16),  # few rounds
+        (101, 25, 780, {}, 6, 18),
+        (300, 32, 3_000, {}, 12, 36),
+        (300, 32, 3_000, {"max_batch": 5}, 5, 16),
+        (300, 32, 3_000, {"least": 7}, 7, 21),
+        (900, 32, 3_000, {}, 12, 36),
+        (9, 1, 100, {}, 1, 16),
+    ],
+)
+def test_where_a_budget_pays_for_few_validations_of_many_rounds_more_wait(
+    examples, slots, budget, options, least, items
+):
+    policy, pool = Merge(**options), Pool()
+    snapshot = Snapshot(slots={"task": slots, "reflection": 99}, entry="task", budget=budget, validates=True)
+    policy.flashevolve_plan(snapshot)  # before the seed is validated
+    pool.append([PoolEntry(1, SEED, 0.25, scores=dict.fromkeys(range(examples), 0.25))])
+    policy.flashevolve_pool_updated(pool.entries[0])
+    queue = [waiting(number, parent=1) for number in range(3, 3 + least)]
+    assert least == 1 or policy.take(queue[1:], pool, last=False).members == ()
+    assert len(policy.take(queue, pool, last=False).members) == least
+    assert policy.flashevolve_plan(snapshot).max_items == items
+
+
+def test_merges_grow_to_as_many_as_must_wait_for_one():
+    policy, pool = Merge(), Pool()
+    pool.append([PoolEntry(1, SEED, 0.25, scores=dict.fromkeys(range(300), 0.25))])
+    policy.flashevolve_pool_updated(pool.entries[0])
+    policy.flashevolve_plan(Snapshot(slots={"task": 32}, entry="task", budget=3_000, validates=True))
+    items, sizes = [waiting(number, parent=1) for number in range(3, 40)], []
+    for terminal in (Terminal.COMMITTED, Terminal.REJECTED, Terminal.COMMITTED, Terminal.COMMITTED):
+        taken = policy.take(items, pool, last=False).members
+        sizes.append(len(taken))
+        policy.flashevolve_item_ended(merged(taken, terminal, all_lines(items)))
+    assert sizes == [12, 12, 6, 12]
+
+
 def test_what_the_best_holds_already_is_discarded(pool):
     batch = Merge().take([waiting(3, parent=1, text="one\ntwo"), waiting(4)], pool, last=False)
     assert batch.discard == {3: "what it would be merged onto holds its change already"}

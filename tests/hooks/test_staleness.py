@@ -82,7 +82,7 @@ COUNTS = {
     (Merge, "max_items"): (1, (0,)),
     (Aggregate, "group"): (1, (0,)),
     (Aggregate, "max_items"): (1, (0,)),
-    (Merge, "max_batch"): (1, (0, None)),
+    (Merge, "max_batch"): (1, (0,)),
     (Merge, "max_characters"): (1, (0,)),
     (Merge, "least"): (1, (0,)),
 }

@@ -79,11 +79,12 @@ def test_speculate_is_short_for_the_two_plugins(kit):
         (True, {}),
         (False, {"calls": 60 * 25 - 1}),
         (False, {"slots": 14}),
+        (True, {"calls": 60 * 25 - 1, "slots": 14}),
         (False, {"valset": list(range(100, 149)), "calls": 49 * 25}),
         (False, {"staleness": "full"}),
         (False, {"speculate": False}),
     ],
-    ids=["all", "few validations", "many rounds", "small valset", "no queue", "switched off"],
+    ids=["all", "few validations", "many rounds", "few of many rounds", "small valset", "no queue", "switched off"],
 )
 def test_left_to_itself_it_leaves_stages_early_where_that_was_measured_to_pay(kit, monkeypatch, favoured, changed):
     asked = []
