@@ -359,6 +359,7 @@ class Limits:
         holds: whether items wait in the merge queue, and share a validation there; the driver says so.
         validations: items that leave the merge queue to be validated, alone or merged, at once at most.
         validates: whether artifacts are validated before they enter the pool.
+        examples: of a validation, where that is known before the first one; else 0.
     """
 
     slots: Mapping[str, int]
@@ -371,6 +372,7 @@ class Limits:
     holds: bool = False
     validations: int = 1
     validates: bool = True
+    examples: int = 0
 
 
 @dataclass(frozen=True)

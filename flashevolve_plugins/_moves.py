@@ -44,7 +44,7 @@ class Moves:
         self._waits_for = Waits(self.items)
         self.merge_queue = MergeQueue(limits.validations)
         self.holds = limits.holds
-        self.validates = limits.validates
+        self.validates, self.examples = limits.validates, limits.examples
         self.max_items = limits.max_items
         self._proposals = 0
         self.workforce = Workforce(limits.stages)

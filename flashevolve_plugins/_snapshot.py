@@ -44,6 +44,7 @@ class Snapshot:
         feedback_calls: metric calls that reflective datasets made. The host makes them too, and its budget counts none.
         budget: metric calls in all, or ``None``.
         validates: whether artifacts are validated before they enter the pool.
+        examples: of a validation, where the host says so before the first one; else 0.
         seed_score: the seed's validation score, or ``None`` before it is known.
         best_score: the best validation score, or ``None`` before the seed's is known.
         busy_seconds: resource name to the slot seconds used since the run began.
@@ -79,6 +80,7 @@ class Snapshot:
     feedback_calls: int = 0
     budget: int | None = None
     validates: bool = True
+    examples: int = 0
     seed_score: float | None = None
     best_score: float | None = None
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -207,6 +209,7 @@ class Meter:
             feedback_calls=feedback_calls,
             budget=scheduler.ledger.limit,
             validates=scheduler.validates,
+            examples=scheduler.examples,
             seed_score=self.seed_score,
             best_score=self.best_score,
             busy_seconds=self._busy_seconds(now),

@@ -37,7 +37,7 @@ EXAMPLES_PER_CHANGE = 40  # of a validation, for each change that it should be w
 # The same where a budget pays for few validations and the slots are busy all through one, and the most then that must
 # wait. See "Budgets of few validations" in docs/benchmarks.md.
 EXAMPLES_WHERE_SCARCE, MAX_LEAST_WHERE_SCARCE = 16, 12
-FEW_VALIDATIONS = 25  # in a budget
+FEW_VALIDATIONS = range(5, 25)  # in a budget; one of fewer ends before so many changes are found
 MANY_ROUNDS = 4  # of the slots in a validation; with fewer most of its time is spent on its slowest answers
 LEAST_SURVIVAL = 0.3  # of the merged changes; below, merging is worse than going alone
 MOST_CHANGED = 60_000  # characters of changes and feedback in a merge's prompt; a single change may have more
@@ -127,8 +127,8 @@ class Merge(QueuePolicy):
         max_characters: length that a component's text may reach by merging, or ``None`` for no limit.
         least: proposals that must wait before they are merged, unless nothing else is under way. Default: one for every
             40 validation examples, up to ``max_batch``: the dearer a validation, the more it should be worth. One for
-            every 16, up to 12, where the budget pays for fewer than 25 validations, each of more than four rounds of
-            the slots.
+            every 16, up to 12, where the budget pays for 5 to 24 validations, each of more than four rounds of the
+            slots.
         onto: what changes are merged onto: ``"best"``, the artifact with the best mean score, or ``"frontier"``, the
             one that is best on most validation examples.
 
@@ -212,7 +212,7 @@ class Merge(QueuePolicy):
         return next(reversed(pool.provisional.values()), None) or best_entry(pool.entries)
 
     def _least(self, examples: int) -> int:
-        few = self._budget is not None and self._budget < FEW_VALIDATIONS * examples
+        few = self._budget is not None and self._budget // max(1, examples) in FEW_VALIDATIONS
         scarce = few and examples > MANY_ROUNDS * self._slots
         per_change, most = (
             (EXAMPLES_WHERE_SCARCE, MAX_LEAST_WHERE_SCARCE) if scarce else (EXAMPLES_PER_CHANGE, MAX_BATCH)
@@ -256,7 +256,7 @@ class Merge(QueuePolicy):
         self._budget, self._slots = snapshot.budget, snapshot.slots.get(snapshot.entry, 1)
         if self.max_items is not None or not snapshot.validates:
             return plan
-        return replace(plan, max_items=max(MAX_ITEMS, TRIED * self._least(self._examples)))
+        return replace(plan, max_items=max(MAX_ITEMS, TRIED * self._least(self._examples or snapshot.examples)))
 
     @hookimpl
     def flashevolve_item_ended(self, record: ItemRecord) -> None:

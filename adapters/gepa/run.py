@@ -120,6 +120,7 @@ def _run(engine: Any, host_run: Callable[[Any], Any], flash: Flash, evaluator: E
         offer_cost=budget.proposal + budget.validation,
         max_items=flash.max_items,
         may_hold=budget.validation > budget.proposal,  # a cheap validation is not worth waiting to share it
+        examples=budget.seed // flash.rollouts,
     )
     scores = UsableScores(evaluator, engine.adapter)
     with unwritable_told(engine.run_dir), opened(engine, evaluator, flash) as kept:

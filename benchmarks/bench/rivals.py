@@ -23,6 +23,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "guarded": {"staleness": "guarded"},
     "merge-remembers": {"staleness": "merge", "remember_rejected": True},
     "merge-at-once": {"least": 1},
+    "merge-waits": {"least": 1},
     "guarded-remembers": {"staleness": "guarded", "remember_rejected": True},
 }
 
@@ -96,8 +97,8 @@ def parse(name: str) -> Rival:
     Args:
         name: ``sequential``; ``independent-N`` or ``pxn-PxN``, with ``/best`` behind it where only the best improvement
             is validated, and ``gepa:`` before it where ``gepa.optimize`` runs; ``turbo-gepa``; or a policy of flash,
-            ``NAME[:BOUND][/ITEMS]``, with ``@pull``, ``@adaptive`` or ``@fixed:P-V`` behind it for its control, and any
-            number of ``+PLUGIN[:NUMBER]`` behind that: fresh ones each time.
+            ``NAME[:BOUND][/ITEMS]`` (``merge-waits:LEAST``), with ``@pull``, ``@adaptive`` or ``@fixed:P-V`` behind it
+            for its control, and any number of ``+PLUGIN[:NUMBER]`` behind that: fresh ones each time.
 
     Raises:
         UnknownNameError: it stands for nothing.
@@ -131,8 +132,9 @@ def _flash_options(name: str) -> dict[str, Any]:
     if "least" in options:  # a policy of its own for each run: it learns
         from flashevolve_plugins.hooks import Merge  # noqa: PLC0415 - loads plugins
 
-        options["staleness"] = Merge(least=options.pop("least"))
-    if policy["bound"]:
+        options["staleness"] = Merge(least=int(policy["bound"] or options["least"]))
+        del options["least"]
+    elif policy["bound"]:
         options["max_staleness"] = int(policy["bound"])
     if policy["items"]:
         options["max_items"] = int(policy["items"])

@@ -109,8 +109,9 @@ def test_where_many_must_wait_more_are_in_flight(examples, options, items):
     assert policy.flashevolve_plan(Snapshot(validates=True)).max_items == items
 
 
-def test_until_the_seed_is_validated_as_many_are_in_flight_as_ever():
-    assert Merge().flashevolve_plan(Snapshot(validates=True)).max_items == MAX_ITEMS
+@pytest.mark.parametrize(("examples", "items"), [(0, MAX_ITEMS), (100, MAX_ITEMS), (300, 24)])
+def test_until_the_seed_is_validated_the_host_says_how_dear_a_validation_is(examples, items):
+    assert Merge().flashevolve_plan(Snapshot(validates=True, examples=examples)).max_items == items
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,8 @@ def test_until_the_seed_is_validated_as_many_are_in_flight_as_ever():
         (300, 32, 3_000, {}, 12, 36),
         (300, 32, 3_000, {"max_batch": 5}, 5, 16),
         (300, 32, 3_000, {"least": 7}, 7, 21),
-        (900, 32, 3_000, {}, 12, 36),
+        (600, 32, 3_000, {}, 12, 36),
+        (601, 32, 3_000, {}, 8, 24),  # hardly any validation
         (9, 1, 100, {}, 1, 16),
     ],
 )

@@ -7,6 +7,8 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.utils import NoImprovementStopper, ScoreThresholdStopper, TimeoutStopCondition
 from item_records import Records
 
+from flashevolve_plugins.hooks import hookimpl
+
 
 @pytest.fixture
 def recorded(kit):
@@ -136,3 +138,16 @@ def test_an_evaluator_that_is_declared_to_wait_waits_for_the_seed(kit, recorded,
     run, records = recorded()
     kit.check(run, 400)
     assert early(records) == []
+
+
+@pytest.mark.parametrize("rollouts", [1, 2])
+def test_policies_know_how_dear_a_validation_is_before_the_first(kit, rollouts):
+    seen = []
+
+    class Looks:
+        @hookimpl
+        def flashevolve_run_started(self, snapshot):
+            seen.append((snapshot.version, snapshot.examples))
+
+    kit.run(kit.flash(staleness="merge", plugins=[Looks()], rollouts=rollouts), calls=300)
+    assert seen == [(0, 10)]

@@ -126,6 +126,8 @@ def test_names_stand_for_hosts_strategies_and_policies():
     assert parse("full/8@pull").flash == {**WHOLE, "staleness": "full", "max_items": 8, "control": "pull"}
     fixed = parse("full@fixed:16-8").flash["control"]
     assert fixed.workers == {"rollout": 16, "propose": 16, "gate": 16, "validate": 8}
+    assert [parse(name).flash["staleness"].least for name in ("merge-at-once", "merge-waits:7/3")] == [1, 7]
+    assert parse("merge-waits:7/3").flash["max_items"] == 3
     assert parse(TURBO).requirements == ("turbo-gepa==0.1.6",)
 
 
