@@ -49,10 +49,11 @@ class Counted:
         rows = connection.execute("SELECT number, recipe FROM items").fetchall()
         results = Counter(item for (item,) in connection.execute("SELECT item FROM results"))
         connection.close()
-        ended = {path.parent.name for path in self.folder.glob("candidates/*/manifest.json")}
+        recipes = {recipe.candidate: (number, recipe) for number, recipe in ((n, pickle.loads(r)) for n, r in rows)}
+        # A manifest may be half written; what has ended for the run as well has left its items.
+        ended = {path.parent.name for path in self.folder.glob("candidates/*/manifest.json")} - recipes.keys()
         left = [(kind, name) for kind, name in self.finished if name not in {BASELINE, *ended}]
         jobs = Counter(name for kind, name in left if kind == "job")
-        recipes = {recipe.candidate: (number, recipe) for number, recipe in ((n, pickle.loads(r)) for n, r in rows)}
         made = {name for name, (_, recipe) in recipes.items() if recipe.result is not None}
         if not {name for _, name in left} <= made:
             return False
